@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .types import JobKind, Presence, TransferStatus
 
@@ -89,8 +89,29 @@ class ObjectStore(Protocol):
         """Blocking: wait for running transfers and probes, then release everything."""
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """One piece of a region, as the client describes it."""
+
+    offset_bytes: int
+    slot_count: int
+
+
+class FileRange(NamedTuple):
+    """Bytes `start` to `end` (exclusive) of one file; tells regions that overlap."""
+
+    device: int
+    inode: int
+    start: int
+    end: int
+
+
 class Region(Protocol):
     """An attached region of shared memory."""
+
+    @property
+    def ranges(self) -> tuple[FileRange, ...]:
+        """What it maps, one entry per segment."""
 
     @property
     def mapped_bytes(self) -> int:
@@ -105,6 +126,33 @@ class Region(Protocol):
 
     def close(self) -> None:
         """Unmap. Views handed out before must be released by then."""
+
+
+class RegionMapper(Protocol):
+    """Turns descriptors into a mapped region."""
+
+    def attach(
+        self,
+        descriptors: Sequence[int],
+        segments: Sequence[SegmentSpec],
+        slot_bytes: int,
+        slot_stride_bytes: int,
+    ) -> Region:
+        """Check and map; touches no page. The descriptors stay the caller's.
+
+        Raises:
+            InvalidArgument: counts, sizes or file type can't be right.
+            PermissionDenied: the descriptor is not readable and writable.
+        """
+
+    def open_by_name(self, shm_name: str) -> int:
+        """Open /dev/shm/<shm_name> of the own uid for debugging; the descriptor is the caller's.
+
+        Raises:
+            InvalidArgument: the name has a slash or is not a regular file.
+            NotFound: there is no such file here; the text mentions a shared /dev/shm.
+            PermissionDenied: the file belongs to another uid.
+        """
 
 
 class Clock(Protocol):
