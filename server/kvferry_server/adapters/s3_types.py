@@ -1,0 +1,103 @@
+"""Values that the S3 adapters share: where the bucket is, how to speak to it, with which keys.
+
+Owns: the settings of one S3 store, the dialect that a preflight chooses, resolved credentials, and
+the contract between the object store (NIXL) and the preflight (boto3). Imports core only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from kvferry_server.core.ports import Preflight
+
+Addressing = Literal["path", "virtual"]
+"""Bucket in the URL's path, or in its host name."""
+
+ChecksumMode = Literal["required", "supported"]
+"""When the SDK adds its own checksum to a request: only where S3 insists, or wherever it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Where an S3 store is.
+
+    Args:
+        bucket: name of the bucket.
+        prefix: what every object key starts with, without slashes at its ends; may be empty.
+        endpoint_url: `http(s)://host[:port]`; empty for AWS's own endpoint of the region.
+        region: AWS region; `us-east-1` where the server does not care.
+        ca_bundle: file with the certificates to trust; empty for the system's.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str = ""
+    region: str = "us-east-1"
+    ca_bundle: str = ""
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix`, for people."""
+        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+
+    def object_key(self, name: str) -> str:
+        """The bucket key of an object name that is relative to the prefix."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How to speak to a server: S3 servers differ in what they accept."""
+
+    addressing: Addressing = "path"
+    checksum: ChecksumMode = "required"
+
+    @property
+    def words(self) -> str:
+        """Such as "path addressing, checksum required"."""
+        return f"{self.addressing} addressing, checksum {self.checksum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One resolved set of keys; none of it shows in `repr`."""
+
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+class RoundTrip(Protocol):
+    """Moves bytes to the store and back with the library that will move the chunks."""
+
+    def __call__(
+        self, dialect: Dialect, credentials: Credentials, key: str, payload: bytes
+    ) -> bool:
+        """Blocking: put `payload` under `key` (as in the bucket, prefix included), get it, compare.
+
+        Returns:
+            True if the same bytes came back, False if the transfer ended well but other bytes came.
+
+        Raises:
+            RoundTripFailed: a transfer failed; the text says which way.
+        """
+
+
+class RoundTripFailed(Exception):
+    """A transfer of the round trip failed; the library gives no cause, only the direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightResult:
+    """What a preflight found and what to go on with.
+
+    Args:
+        report: for people and for the port; `report.ready` tells whether the store can be used.
+        dialect: the settings that worked; None if not ready.
+        credentials: the keys that worked; None if not ready.
+    """
+
+    report: Preflight
+    dialect: Dialect | None = None
+    credentials: Credentials | None = None
