@@ -1,0 +1,1 @@
+"""kvferry: the contract between a vLLM engine and its sidecar (see kvferry.v1)."""
