@@ -1,0 +1,89 @@
+# Needs Python 3.11 or newer, make and pip; `check` also npm. Everything lands in this checkout.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUF := tools/buf/node_modules/.bin/buf
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url
+PYTEST_ARGS ?=
+
+.PHONY: demo test check lint types imports protos-check buf coverage matrix e2e-vllm protos \
+	baseline lock wheel clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
+
+demo: $(BIN)/.server ## install the daemon and move 256 verified chunks through it
+	$(BIN)/kvferry demo
+
+test: $(BIN)/.dev ## run every test that needs nothing but Python packages
+	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+
+check: lint types imports protos-check buf coverage ## lint, format, types, imports, contract, coverage
+
+lint: $(BIN)/.dev ## ruff, all rules, and its formatter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/.dev ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(BIN)/.dev ## the one-way rule
+	$(BIN)/lint-imports --no-cache
+
+protos-check: $(BIN)/.dev ## the committed stubs are what the .proto files give
+	$(BIN)/python tools/generate_protos.py --check
+
+buf: $(BUF) ## lint of the contract, and no breaking change since the last release
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+	$(BUF) breaking --against proto/baseline.binpb
+
+coverage: $(BIN)/.dev ## every branch of the core is tested
+	$(BIN)/pytest -n 2 -q --cov=kvferry_server.core --cov-branch --cov-fail-under=100 tests/core
+
+matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
+	$(BIN)/pytest -m matrix $(PYTEST_ARGS)
+
+protos: $(BIN)/.dev ## write the stubs
+	$(BIN)/python tools/generate_protos.py
+
+baseline: $(BUF) ## at a release: what `buf` compares with from now on
+	$(BUF) build --exclude-source-info --output proto/baseline.binpb
+
+lock: $(BIN)/.dev ## write requirements/ anew; LOCK_ARGS=--upgrade for newer versions
+	$(LOCK) $(LOCK_ARGS) pyproject.toml --extra server --output-file requirements/server.txt
+	$(LOCK) $(LOCK_ARGS) pyproject.toml --extra server --group dev \
+		--constraint requirements/server.txt --output-file requirements/dev.txt
+	$(LOCK) $(LOCK_ARGS) --group matrix --output-file requirements/matrix.txt
+
+wheel: $(BIN)/python ## build dist/kvferry-*.whl
+	rm -rf dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove what the other targets made, environments included
+	rm -rf $(VENV) .venv-protos dist build tools/buf/node_modules .mypy_cache .ruff_cache \
+		.pytest_cache .hypothesis .import_linter_cache .coverage
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'kvferry needs Python 3.11 or newer; say make PYTHON=python3.12'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.server: $(BIN)/python requirements/server.txt pyproject.toml
+	$(PIP) --require-hashes -r requirements/server.txt
+	$(PIP) --editable .
+	@touch $@
+
+$(BIN)/.dev: $(BIN)/.server requirements/dev.txt
+	$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(BIN)/.matrix: $(BIN)/.dev requirements/matrix.txt
+	$(PIP) --require-hashes -r requirements/matrix.txt
+	@touch $@
+
+$(BUF): tools/buf/package-lock.json
+	npm ci --prefix tools/buf --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
