@@ -1,0 +1,1 @@
+"""Servers and helpers that several test packages share."""
