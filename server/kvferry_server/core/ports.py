@@ -1,7 +1,7 @@
 """What the daemon needs from the outside, as protocols that adapters implement.
 
-Threading: the runner calls ports on the event loop's thread, and no method but those marked blocking
-may wait. `done` callbacks come from any thread, exactly once each.
+Threading: the runner calls ports on the event loop's thread, and no method but those marked
+blocking may wait. `done` callbacks come from any thread, exactly once each.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class ObjectStore(Protocol):
 
     @property
     def max_active_chunks(self) -> int:
-        """Transfers that really run at once. `transfer` may be called that many times
-        without a `done` in between."""
+        """Transfers that really run at once: so many may be open at a time."""
 
     def transfer(
         self,
@@ -65,9 +64,10 @@ class ObjectStore(Protocol):
     ) -> None:
         """Start to write `buffer` to the object, or to fill it from the object.
 
-        `buffer` is 1-D, contiguous, writable, of bytes, and stays valid until `done`. When `done` is called,
-        nothing touches `buffer` any more, whatever the status. Verification is part of
-        the transfer: OK of a load means length and, where known, checksum are right.
+        `buffer` is 1-D, contiguous, writable, of bytes, and stays valid until `done`. When
+        `done` is called, nothing touches `buffer` any more, whatever the status.
+        Verification is part of the transfer: OK of a load means length and, where known,
+        checksum are right.
         """
 
     def probe(
@@ -82,7 +82,8 @@ class ObjectStore(Protocol):
     def preflight(self) -> Preflight:
         """Blocking: try the store for real and settle on working settings.
 
-        Before the first passed one, `transfer` and `probe` end as unavailable. May be repeated at any time.
+        Before the first passed one, `transfer` and `probe` end as unavailable. May be
+        repeated at any time.
         """
 
     def close(self) -> None:

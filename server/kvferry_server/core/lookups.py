@@ -1,0 +1,290 @@
+"""Lookups: answers from the presence table, probes for the rest.
+
+One probe per object whoever asks (single flight); a prefix-ordered group is probed in
+growing waves and stops at its first absence; everything ends at its deadline.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .breaker import Breaker
+from .effects import Effect, LookupReply, StartProbe
+from .errors import IllegalTransition
+from .events import ProbeFinished, StartLookup
+from .presence import PresenceTable
+from .types import EngineSettings, LookupGroup, ObjectRef, Presence
+
+_MAX_UNSENT_PER_PROBING = 1024
+"""Keys that may wait for a probe, per key that may be probed at once."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    lookup: _Lookup
+    spec: LookupGroup
+    refs: tuple[ObjectRef, ...]
+    verdicts: list[Presence | None]
+    wave: int
+    cursor: int = 0
+    """All verdicts before it are known."""
+    frontier: int = 0
+    """Probes have been asked for up to here."""
+
+    def cut(self, at: int) -> None:
+        """Answer UNKNOWN from a position on."""
+        self.verdicts[at:] = [Presence.UNKNOWN] * (len(self.verdicts) - at)
+        self.cursor = len(self.verdicts)
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    lookup_id: int
+    session_id: str
+    deadline: float
+    groups: list[_Group] = field(default_factory=list)
+    closed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Probing:
+    """An object whose probe is wanted or running."""
+
+    waiters: list[tuple[_Group, int]] = field(default_factory=list)
+    stored_meanwhile: bool = False
+
+
+@dataclass(slots=True)
+class _Probe:
+    refs: tuple[ObjectRef, ...]
+    trial: bool
+
+
+class Lookups:
+    """Open lookups and the probes they wait for.
+
+    Args:
+        breaker: the read breaker.
+        emit: takes effects in order.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        presence: PresenceTable,
+        breaker: Breaker,
+        counters: Counter[str],
+        emit: Callable[[Effect], None],
+    ) -> None:
+        self._settings = settings
+        self._presence = presence
+        self._breaker = breaker
+        self._counters = counters
+        self._emit = emit
+        self._open: dict[int, _Lookup] = {}
+        self._unsent: dict[ObjectRef, _Probing] = {}
+        self._sent: dict[ObjectRef, _Probing] = {}
+        self._probes: dict[int, _Probe] = {}
+        self._last_probe_id = 0
+        self.available = False
+        """False while the store is not ready or loads are paused."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def start(self, event: StartLookup, space: str, now: float) -> None:
+        """Answer at once or begin to probe."""
+        lookup = _Lookup(event.lookup_id, event.session_id, event.deadline)
+        lookup.groups = [
+            _Group(
+                lookup,
+                spec,
+                tuple(ObjectRef(space, key) for key in spec.keys),
+                [None] * len(spec.keys),
+                self._settings.probe_wave if spec.prefix_ordered else len(spec.keys),
+            )
+            for spec in event.groups
+        ]
+        self._open[event.lookup_id] = lookup
+        if not (self.available and self._breaker.allows(now)):
+            self._give_up(lookup)
+            return
+        for group in lookup.groups:
+            self._advance(group, now)
+        self._reply_if_done(lookup)
+
+    def cancel(self, lookup_id: int) -> None:
+        """Forget a lookup that nobody waits for."""
+        lookup = self._open.pop(lookup_id, None)
+        if lookup is not None:
+            self._close(lookup)
+
+    def answer_session(self, session_id: str) -> None:
+        """End the lookups of a session with what is known."""
+        for lookup in [v for v in self._open.values() if v.session_id == session_id]:
+            self._give_up(lookup)
+
+    def answer_all(self) -> None:
+        """End all lookups with what is known."""
+        for lookup in list(self._open.values()):
+            self._give_up(lookup)
+
+    def tick(self, now: float) -> None:
+        """End the lookups whose deadline has come."""
+        for lookup in [v for v in self._open.values() if v.deadline <= now]:
+            self._counters["lookups_expired"] += 1
+            self._give_up(lookup)
+
+    def next_wakeup(self) -> float | None:
+        """The earliest deadline."""
+        return min((v.deadline for v in self._open.values()), default=None)
+
+    def pump(self, now: float) -> None:
+        """Send wanted probes as far as bounds and breaker allow."""
+        settings = self._settings
+        while self._unsent:
+            if not (self.available and self._breaker.allows(now)):
+                self._fail_unsent(now)
+                return
+            room = settings.max_probing_keys - len(self._sent)
+            refs = list(self._unsent)[: min(room, settings.probe_batch)]
+            if not refs:
+                return
+            self._last_probe_id += 1
+            for ref in refs:
+                self._sent[ref] = self._unsent.pop(ref)
+            self._probes[self._last_probe_id] = _Probe(tuple(refs), self._breaker.begin(now))
+            self._counters["probed_keys"] += len(refs)
+            self._emit(StartProbe(self._last_probe_id, tuple(refs)))
+
+    def finished(self, event: ProbeFinished, now: float) -> None:
+        """Take in a probe's verdicts.
+
+        Raises:
+            IllegalTransition: no such probe is running, or the counts differ; nothing changes.
+        """
+        probe = self._probes.get(event.probe_id)
+        if probe is None or len(probe.refs) != len(event.verdicts):
+            raise IllegalTransition(f"end of probe {event.probe_id}, which is not running so")
+        del self._probes[event.probe_id]
+        if event.failed:
+            self._breaker.failure(now, trial=probe.trial)
+        else:
+            self._breaker.success()
+        touched: dict[_Group, None] = {}
+        for ref, verdict in zip(probe.refs, event.verdicts, strict=True):
+            probing = self._sent.pop(ref)
+            final = self._final(ref, probing, verdict, now)
+            for group, at in probing.waiters:
+                if not group.lookup.closed and group.verdicts[at] is None:
+                    group.verdicts[at] = final
+                    touched[group] = None
+        self._advance_all(touched, now)
+
+    def stored(self, ref: ObjectRef) -> None:
+        """A store finished: a probe that began before it is outdated."""
+        probing = self._sent.get(ref)
+        if probing is not None:
+            probing.stored_meanwhile = True
+
+    def _final(self, ref: ObjectRef, probing: _Probing, verdict: Presence, now: float) -> Presence:
+        if probing.stored_meanwhile:
+            return self._presence.get(ref, now) or Presence.UNKNOWN
+        if verdict is Presence.UNKNOWN:
+            self._counters["probe_errors"] += 1
+            return verdict
+        return self._presence.probed(ref, verdict, now)
+
+    def _advance_all(self, groups: Iterable[_Group], now: float) -> None:
+        for group in groups:
+            self._advance(group, now)
+            self._reply_if_done(group.lookup)
+
+    def _advance(self, group: _Group, now: float) -> None:
+        """Use what is known; ask for the next wave once the last one is answered."""
+        while group.cursor < len(group.refs):
+            if group.cursor == group.frontier:
+                self._ask_wave(group, now)
+            verdict = group.verdicts[group.cursor]
+            if verdict is None:
+                return
+            group.cursor += 1
+            if group.spec.prefix_ordered and verdict is not Presence.PRESENT:
+                group.cut(group.cursor)
+
+    def _ask_wave(self, group: _Group, now: float) -> None:
+        """Fill in what is known from the frontier on; want probes for up to a wave of others."""
+        asked = 0
+        for at in range(group.frontier, len(group.refs)):
+            if asked == group.wave:
+                break
+            group.frontier = at + 1
+            ref = group.refs[at]
+            known = self._presence.get(ref, now)
+            if known is None:
+                asked += self._want(group, at, ref)
+            else:
+                group.verdicts[at] = known
+                if known is Presence.ABSENT and group.spec.prefix_ordered:
+                    break
+        group.wave *= 2
+
+    def _want(self, group: _Group, at: int, ref: ObjectRef) -> int:
+        """Ask for a probe; 1 if one is on its way."""
+        probing = self._sent.get(ref) or self._unsent.get(ref)
+        if probing is None:
+            if len(self._unsent) >= self._settings.max_probing_keys * _MAX_UNSENT_PER_PROBING:
+                group.verdicts[at] = Presence.UNKNOWN
+                return 0
+            probing = self._unsent[ref] = _Probing()
+        probing.waiters.append((group, at))
+        return 1
+
+    def _fail_unsent(self, now: float) -> None:
+        """Answer UNKNOWN for everything that can't be probed now."""
+        while self._unsent:
+            unsent, self._unsent = self._unsent, {}
+            touched: dict[_Group, None] = {}
+            for probing in unsent.values():
+                for group, at in probing.waiters:
+                    if not group.lookup.closed:
+                        group.verdicts[at] = Presence.UNKNOWN
+                        touched[group] = None
+            self._advance_all(touched, now)
+
+    def _reply_if_done(self, lookup: _Lookup) -> None:
+        if not lookup.closed and all(g.cursor == len(g.refs) for g in lookup.groups):
+            self._reply(lookup)
+
+    def _give_up(self, lookup: _Lookup) -> None:
+        for group in lookup.groups:
+            for at in range(group.cursor, len(group.verdicts)):
+                if group.spec.prefix_ordered and group.verdicts[at] is None:
+                    group.cut(at)
+                    break
+        self._reply(lookup)
+
+    def _reply(self, lookup: _Lookup) -> None:
+        verdicts = tuple(
+            tuple(Presence.UNKNOWN if v is None else v for v in group.verdicts)
+            for group in lookup.groups
+        )
+        for group in verdicts:
+            for verdict in group:
+                self._counters[f"verdicts_{verdict.name.lower()}"] += 1
+        del self._open[lookup.lookup_id]
+        self._close(lookup)
+        self._emit(LookupReply(lookup.lookup_id, verdicts))
+
+    def _close(self, lookup: _Lookup) -> None:
+        """Drop probes that nobody else waits for and that are not yet sent."""
+        lookup.closed = True
+        if not self._unsent:
+            return
+        for group in lookup.groups:
+            for ref in group.refs:
+                probing = self._unsent.get(ref)
+                if probing is not None and all(w.lookup.closed for w, _ in probing.waiters):
+                    del self._unsent[ref]
