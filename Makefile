@@ -8,8 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: demo test check lint types imports protos-check buf coverage matrix e2e-vllm protos \
-	baseline lock wheel clean help
+.PHONY: help demo test check lint types imports protos-check buf coverage matrix e2e-vllm protos \
+	states baseline lock wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -48,6 +48,9 @@ matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 
 protos: $(BIN)/.dev ## write the stubs
 	$(BIN)/python tools/generate_protos.py
+
+states: $(BIN)/.dev ## draw docs/state-diagram.md from the core's tables
+	$(BIN)/python tools/draw_states.py
 
 baseline: $(BUF) ## at a release: what `buf` compares with from now on
 	$(BUF) build --exclude-source-info --output proto/baseline.binpb

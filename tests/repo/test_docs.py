@@ -1,0 +1,80 @@
+"""The documentation is true: links lead somewhere, figures and diagrams are fresh."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    found = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_state_diagram_is_drawn_from_the_tables() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "draw_states.py", "--check"], check=False, timeout=60
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["ChunkOutcome", "Presence", "JobAdmission"])
+def test_protocol_page_explains_every_enum_value(name: str) -> None:
+    from kvferry.v1 import offload_pb2, types_pb2
+
+    values = getattr(types_pb2, name, None) or getattr(offload_pb2, name)
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper() + "_"
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    missing = [
+        value
+        for value in values.keys()
+        if not value.endswith("_UNSPECIFIED") and f"`{value.removeprefix(prefix)}`" not in page
+    ]
+    assert missing == []
+
+
+def test_protocol_page_names_every_error() -> None:
+    from kvferry_server.core import errors
+
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    classes = [kind.__name__ for kind in errors.KvferryError.__subclasses__()]
+    assert [name for name in classes if f"`{name}`" not in page] == []
+
+
+def test_protocol_page_names_every_rpc() -> None:
+    from kvferry.v1 import admin_pb2, offload_pb2
+
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    services = [
+        offload_pb2.DESCRIPTOR.services_by_name["OffloadService"],
+        admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+    ]
+    methods = [method.name for service in services for method in service.methods]
+    assert [name for name in methods if f"`{name}`" not in page] == []
