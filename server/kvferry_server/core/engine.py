@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
 
 from . import checks, effects, events
 from .effects import Effect
@@ -20,7 +20,7 @@ from .errors import FailedPrecondition, IllegalTransition, NotFound, Unavailable
 from .events import Event
 from .lookups import Lookups
 from .presence import PresenceTable
-from .states import ChunkState, outcomes_of
+from .states import outcomes_of
 from .tables import Job, Session
 from .transfers import Transfers
 from .types import (
@@ -33,47 +33,8 @@ from .types import (
     Presence,
     SessionSpec,
 )
-
-
-@dataclass(slots=True)
-class _Poll:
-    poll_id: int
-    session: Session
-    deadline: float
-
-
-@dataclass(slots=True)
-class _Drain:
-    drain_id: int
-    session: Session
-    deadline: float
-    jobs: set[int]
-    """Ids of the jobs that had an active chunk when the drain began and still have."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """A session for status displays."""
-
-    spec: SessionSpec
-    opened_at: float
-    open_jobs: int
-    active_chunks: int
-    closing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job for status displays."""
-
-    session_id: str
-    job_id: int
-    kind: JobKind
-    request_id: str
-    accepted_at: float
-    queued_chunks: int
-    active_chunks: int
-    finished_chunks: int
+from .views import JobView, SessionView, view_job, view_session
+from .waits import Waits
 
 
 class Engine:
@@ -84,9 +45,8 @@ class Engine:
         self.counters: Counter[str] = Counter()
         self._out: list[Effect] = []
         self._sessions: dict[str, Session] = {}
-        self._polls: dict[str, _Poll] = {}
-        self._drains: dict[int, _Drain] = {}
         self._stopping = False
+        self._waits = Waits(settings.max_results_per_poll, self._out.append)
         self._presence = PresenceTable(settings)
         self._transfers = Transfers(
             settings, self._presence, self.counters, self._out.append, self._job_finished
@@ -128,9 +88,11 @@ class Engine:
 
     def next_wakeup(self, now: float) -> float | None:
         """When a `Tick` is due, in the clock of `step`; None if only events matter."""
-        times = [self._transfers.next_wakeup(now), self._lookups.next_wakeup()]
-        times += [poll.deadline for poll in self._polls.values()]
-        times += [drain.deadline for drain in self._drains.values()]
+        times = [
+            self._transfers.next_wakeup(now),
+            self._lookups.next_wakeup(),
+            self._waits.next_wakeup(),
+        ]
         for kind, breaker in self._transfers.breakers.items():
             if self._breaker_states[kind] is BreakerState.OPEN:
                 times.append(breaker.wakeup())
@@ -151,13 +113,11 @@ class Engine:
             case events.StartPoll():
                 self._start_poll(event, now)
             case events.CancelPoll():
-                for session_id, poll in list(self._polls.items()):
-                    if poll.poll_id == event.poll_id:
-                        del self._polls[session_id]
+                self._waits.cancel_poll(event.poll_id)
             case events.StartDrain():
                 self._start_drain(event, now)
             case events.CancelDrain():
-                self._drains.pop(event.drain_id, None)
+                self._waits.cancel_drain(event.drain_id)
             case events.TransferFinished():
                 self._transfer_finished(event, now)
             case events.ProbeFinished():
@@ -177,14 +137,17 @@ class Engine:
 
     def sessions(self) -> list[SessionView]:
         """The attached regions, oldest first."""
-        return [
-            SessionView(s.spec, s.opened_at, len(s.jobs), s.active_chunks, s.closing)
-            for s in self._sessions.values()
-        ]
+        return [view_session(session) for session in self._sessions.values()]
 
     def jobs(self, session_id: str = "", limit: int = 1000) -> list[JobView]:
         """Jobs that are not yet acknowledged, in the order of acceptance within a session."""
-        return [view for _, view in zip(range(limit), self._job_views(session_id), strict=False)]
+        chosen = (
+            view_job(job)
+            for session in self._sessions.values()
+            if session_id in {"", session.spec.session_id}
+            for job in session.jobs.values()
+        )
+        return list(islice(chosen, limit))
 
     @property
     def queued(self) -> dict[JobKind, int]:
@@ -234,22 +197,6 @@ class Engine:
     def breaker_states(self, now: float) -> dict[JobKind, BreakerState]:
         """The write breaker under STORE, the read breaker under LOAD."""
         return {kind: b.state(now) for kind, b in self._transfers.breakers.items()}
-
-    def _job_views(self, session_id: str) -> Iterator[JobView]:
-        for session in self._sessions.values():
-            if session_id and session.spec.session_id != session_id:
-                continue
-            for job in session.jobs.values():
-                yield JobView(
-                    session.spec.session_id,
-                    job.spec.job_id,
-                    job.kind,
-                    job.spec.context.request_id,
-                    job.accepted_at,
-                    job.counts[ChunkState.QUEUED],
-                    job.counts[ChunkState.ACTIVE],
-                    job.counts[ChunkState.DONE],
-                )
 
     def _session(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
@@ -302,29 +249,13 @@ class Engine:
     def _start_poll(self, event: events.StartPoll, now: float) -> None:
         session = self._session(event.session_id)
         checks.check_ack(event.ack_seq, session.last_seq)
-        older = self._polls.pop(event.session_id, None)
-        if older is not None:
-            self._out.append(effects.PollReply(older.poll_id, (), superseded=True))
         session.acknowledge(event.ack_seq)
-        poll = _Poll(event.poll_id, session, event.deadline)
-        if session.results or event.deadline <= now:
-            self._answer_poll(poll)
-        else:
-            self._polls[event.session_id] = poll
-
-    def _answer_poll(self, poll: _Poll) -> None:
-        most = range(self.settings.max_results_per_poll)
-        results = tuple(r for _, r in zip(most, poll.session.results, strict=False))
-        self._out.append(effects.PollReply(poll.poll_id, results))
+        self._waits.start_poll(event.poll_id, session, event.deadline, now)
 
     def _start_drain(self, event: events.StartDrain, now: float) -> None:
         session = self._session(event.session_id)
         self._transfers.cancel(session, now)
-        jobs = {job.spec.job_id for job in session.jobs.values() if job.counts[ChunkState.ACTIVE]}
-        if not jobs or event.deadline <= now:
-            self._out.append(effects.DrainReply(event.drain_id, len(jobs)))
-        else:
-            self._drains[event.drain_id] = _Drain(event.drain_id, session, event.deadline, jobs)
+        self._waits.start_drain(event.drain_id, session, event.deadline, now)
 
     def _transfer_finished(self, event: events.TransferFinished, now: float) -> None:
         ref = self._transfers.finished(event.transfer_id, event.status, now)
@@ -344,19 +275,11 @@ class Engine:
             transferred_bytes=moved * session.spec.slot_bytes,
             transfer_seconds=0.0 if job.first_start is None else now - job.first_start,
         )
-        session.results.append(result)
         self.counters[f"jobs_{job.kind.name.lower()}"] += 1
         self._out.append(
             effects.JobFinished(session.spec.session_id, job.spec.context.request_id, result)
         )
-        poll = self._polls.pop(session.spec.session_id, None)
-        if poll is not None:
-            self._answer_poll(poll)
-        for drain in [d for d in self._drains.values() if d.session is session]:
-            drain.jobs.discard(job.spec.job_id)
-            if not drain.jobs:
-                del self._drains[drain.drain_id]
-                self._out.append(effects.DrainReply(drain.drain_id, 0))
+        self._waits.add_result(session, result)
 
     def _set_ready(self, now: float, *, ready: bool) -> None:
         self._transfers.set_ready(now, ready=ready)
@@ -385,22 +308,14 @@ class Engine:
     def _tick(self, now: float) -> None:
         self._transfers.tick(now)
         self._lookups.tick(now)
-        for session_id, poll in list(self._polls.items()):
-            if poll.deadline <= now:
-                del self._polls[session_id]
-                self._answer_poll(poll)
-        for drain in [d for d in self._drains.values() if d.deadline <= now]:
-            del self._drains[drain.drain_id]
-            self._out.append(effects.DrainReply(drain.drain_id, len(drain.jobs)))
+        self._waits.tick(now)
 
     def _quiet_sessions(self) -> None:
         """Forget closed sessions that nothing touches any more."""
         for session_id, session in list(self._sessions.items()):
             if not session.closing or session.active_chunks:
                 continue
-            poll = self._polls.pop(session_id, None)
-            if poll is not None:
-                self._answer_poll(poll)
+            self._waits.end_poll(session)
             self._transfers.forget(session)
             del self._sessions[session_id]
             self.counters["sessions_closed"] += 1
