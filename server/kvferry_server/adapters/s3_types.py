@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from kvferry_server.core.ports import Preflight
+from kvferry_server.core.types import TransferStatus
 
 Addressing = Literal["path", "virtual"]
 """Bucket in the URL's path, or in its host name."""
@@ -101,3 +102,17 @@ class PreflightResult:
     report: Preflight
     dialect: Dialect | None = None
     credentials: Credentials | None = None
+
+
+class S3Inquiry(Protocol):
+    """Questions about one object that NIXL can't answer: it gives no code and no size.
+
+    Both block and are called on threads of the object store's own. `key` is the key in the bucket,
+    prefix included.
+    """
+
+    def classify(self, key: str) -> TransferStatus:
+        """Why transfers of `key` fail: MISSING, DENIED, UNAVAILABLE; OK if nothing is wrong now."""
+
+    def size_of(self, key: str) -> int | None:
+        """Length of the object in bytes; None if it is absent or can't be asked."""
