@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
 from kvferry_server.cli.config import default_paths, load, parse_listen
 from kvferry_server.cli.options import Config, all_options
 from kvferry_server.core.errors import ConfigError
@@ -91,7 +90,7 @@ def test_the_default_file_is_read_if_it_exists(tmp_path):
 
 
 def test_a_named_file_must_exist(tmp_path):
-    with pytest.raises(ConfigError, match="absent.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
         load({"--config": str(tmp_path / "absent.toml")}, USER, 1000)
 
 
@@ -211,7 +210,7 @@ def test_a_wrong_value_names_its_key_and_what_is_expected(tmp_path, text, expect
         ("file:///a/../b", "'..'"),
     ],
 )
-def test_a_wrong_store_url_is_refused_without_showing_it(tmp_path, url, why):
+def test_a_wrong_store_url_is_refused_without_showing_it(url, why):
     with pytest.raises(ConfigError) as caught:
         load({}, {**USER, "KVFERRY_STORE_URL": url}, 1000)
     assert caught.value.message.startswith("KVFERRY_STORE_URL: store.url: not a usable store URL")
@@ -253,7 +252,8 @@ def test_the_file_reaches_the_engine_and_the_service(tmp_path):
     config = load_file(
         tmp_path,
         "[limits]\nmax_inflight_chunks = 7\nmax_sessions = 3\n[timeouts]\ntransfer_seconds = 9\n"
-        '[sockets]\nmode = "0600"\ngroup = "staff"\nallowed_uids = [5]\nallow_overflow_uid = true\n',
+        '[sockets]\nmode = "0600"\ngroup = "staff"\nallowed_uids = [5]\n'
+        "allow_overflow_uid = true\n",
     ).config
     assert config.engine_settings() == EngineSettings(max_active_chunks=7, transfer_seconds=9.0)
     assert config.server_settings(debug_attach_by_name=True) == ServerSettings(

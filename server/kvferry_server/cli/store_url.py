@@ -46,7 +46,8 @@ def parse_store_url(text: str) -> StoreUrl:
         raise _wrong(_SHAPE) from None
     if "@" in (parts.netloc if parts.scheme == "file" else text):
         raise _wrong(
-            "it has an @, and what stands before it may be a key; credentials come from AWS's standard chain, not from the URL"
+            "it has an @, and what stands before it may be a key; credentials come from "
+            "AWS's standard chain, not from the URL"
         )
     if parts.query or parts.fragment:
         raise _wrong("'?' and '#' have no meaning here; AWS settings come from AWS's own variables")
