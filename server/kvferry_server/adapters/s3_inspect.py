@@ -1,0 +1,105 @@
+"""What has become of one object, after a transfer failed without saying why.
+
+Owns: HEAD requests by boto3, some 3 ms of CPU each, hence never used where a transfer went well. Imports
+boto3's helpers and core only.
+
+Threading: any thread. One request at a time; who comes while the endpoint has just been found failing gets that
+answer again, so that fifty failed transfers cost one timeout, not fifty.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from kvferry_server.core.types import TransferStatus
+
+from .s3_client import open_client
+from .s3_errors import diagnose
+from .s3_types import Credentials, Dialect, S3Settings
+
+MEMORY_SECONDS = 1.0
+"""How long a failing endpoint's answer is given without asking again."""
+
+
+class ObjectHead(NamedTuple):
+    """What a HEAD found.
+
+    Args:
+        status: OK, or why there is no size: MISSING, DENIED, UNAVAILABLE, INTERNAL.
+        size_bytes: length of the object if OK, else 0.
+        problem: one line for people unless OK.
+    """
+
+    status: TransferStatus
+    size_bytes: int = 0
+    problem: str = ""
+
+
+class S3Inspector:
+    """Looks at objects of one store with the credentials and addressing that the preflight chose."""
+
+    def __init__(
+        self,
+        settings: S3Settings,
+        dialect: Dialect,
+        credentials: Credentials,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._client = open_client(settings, credentials, dialect.addressing)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._failing = ObjectHead(TransferStatus.OK)
+        self._failing_until = 0.0
+
+    def head(self, name: str) -> ObjectHead:
+        """Blocking, for some seconds at most: whether the object exists, and its size."""
+        with self._lock:
+            if self._monotonic() < self._failing_until:
+                return self._failing
+            found = self._ask(name)
+            if found.status is TransferStatus.UNAVAILABLE:
+                self._failing = found
+                self._failing_until = self._monotonic() + MEMORY_SECONDS
+            return found
+
+    def size_of(self, name: str) -> int | None:
+        """Blocking: length of an object in bytes; None if it can't be found out."""
+        found = self.head(name)
+        return found.size_bytes if found.status is TransferStatus.OK else None
+
+    def classify_load(self, name: str) -> TransferStatus:
+        """Blocking: why a load failed: MISSING, DENIED, UNAVAILABLE.
+
+        UNAVAILABLE too if the object looks fine now: then another try is worth it.
+        """
+        status = self.head(name).status
+        return TransferStatus.UNAVAILABLE if status is TransferStatus.OK else status
+
+    def classify_store(self, name: str) -> TransferStatus:
+        """Blocking: why a store failed: DENIED, UNAVAILABLE.
+
+        A HEAD can't tell a missing right to write; a store that may read but not write is UNAVAILABLE.
+        """
+        status = self.head(name).status
+        return status if status is TransferStatus.DENIED else TransferStatus.UNAVAILABLE
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _ask(self, name: str) -> ObjectHead:
+        try:
+            answer = self._client.head_object(
+                Bucket=self._settings.bucket, Key=self._settings.object_key(name)
+            )
+        except (ClientError, BotoCoreError, ResponseParserError) as error:
+            found = diagnose(error, self._settings)
+            return ObjectHead(found.status, problem=found.problem)
+        return ObjectHead(TransferStatus.OK, answer["ContentLength"])

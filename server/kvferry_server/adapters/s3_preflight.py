@@ -1,0 +1,302 @@
+"""Tries an S3 store for real, settles on the settings that work, and says in one line what is wrong if none do.
+
+Owns: the steps, their order and the choice of dialect. Chunks move by NIXL, whose errors have no cause; so the round
+trip of the library is the proof, and boto3 is the witness that names the cause. May import boto3's helpers and core.
+
+Order: endpoint (name, TCP, TLS), credentials (found), bucket (exists, accepts the credentials, is in this region), round trip
+(the library puts and gets scratch bytes; boto3 compares what is stored; dialect after dialect until one works), clean-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from kvferry_server.core.ports import CheckStep, Preflight
+
+from .s3_client import open_client
+from .s3_credentials import CredentialsUnavailable, Resolved, resolve_credentials
+from .s3_endpoint import EndpointUnreachable, reach_endpoint
+from .s3_errors import diagnose, error_code, http_status, named_region
+from .s3_types import (
+    Addressing,
+    ChecksumMode,
+    Credentials,
+    Dialect,
+    PreflightResult,
+    RoundTrip,
+    RoundTripFailed,
+    S3Settings,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+SCRATCH = ".kvferry-preflight"
+"""Folder below the store's prefix for the bytes that a preflight moves."""
+PAYLOAD_BYTES = (64 << 10) + 1
+"""More than one aws-chunked frame of any SDK would hide, and not a multiple of anything."""
+
+_REQUEST_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
+
+
+class S3Preflight:
+    """The preflight of one store; each run is independent and reads credentials anew.
+
+    Args:
+        settings: where the store is.
+        round_trip: moves bytes there and back with the library that moves chunks.
+        resolve: finds credentials; raises CredentialsUnavailable.
+    """
+
+    def __init__(
+        self,
+        settings: S3Settings,
+        round_trip: RoundTrip,
+        resolve: Callable[[], Resolved] = resolve_credentials,
+    ) -> None:
+        self._settings = settings
+        self._round_trip = round_trip
+        self._resolve = resolve
+
+    def run(self) -> PreflightResult:
+        """Blocking, for seconds at most: try everything in order, up to the first failure."""
+        steps = _Steps()
+        try:
+            with steps.step("endpoint") as note:
+                note.detail = _endpoint(self._settings)
+            with steps.step("credentials") as note:
+                credentials, source = self._credentials()
+                note.detail = f"found in {source}"
+            with steps.step("bucket") as note:
+                addressing, note.detail = _bucket(self._settings, credentials)
+            dialect = self._settle(steps, credentials, addressing)
+        except _Problem as problem:
+            return PreflightResult(Preflight(False, "", str(problem), tuple(steps.done)))  # noqa: FBT003 - the port's order
+        report = Preflight(True, dialect.words, "", tuple(steps.done))  # noqa: FBT003 - the port's order
+        return PreflightResult(report, dialect, credentials)
+
+    def _credentials(self) -> Resolved:
+        try:
+            return self._resolve()
+        except CredentialsUnavailable as error:
+            raise _Problem(f"credentials: {error}") from None
+
+    def _settle(self, steps: _Steps, credentials: Credentials, addressing: Addressing) -> Dialect:
+        client = open_client(self._settings, credentials, addressing)
+        scratch = _Scratch(client, self._settings)
+        try:
+            with steps.step("round trip") as note:
+                dialect = self._first_working(scratch, credentials, addressing, note)
+        finally:
+            left = scratch.clean()
+            client.close()
+        with steps.step("clean-up") as note:
+            note.detail = left or "scratch objects deleted"
+        return dialect
+
+    def _first_working(
+        self, scratch: _Scratch, credentials: Credentials, addressing: Addressing, note: _Note
+    ) -> Dialect:
+        payload = os.urandom(PAYLOAD_BYTES)
+        tried: list[str] = []
+        for dialect in dialects(self._settings, addressing):
+            key = scratch.new_key()
+            failure = self._try(scratch, dialect, credentials, key, payload)
+            if not failure:
+                note.detail = "; ".join([*tried, f"{dialect.words}: the same bytes came back"])
+                return dialect
+            tried.append(f"{dialect.words}: {failure}")
+            note.detail = "; ".join(tried)
+        raise _Problem(scratch.explain(payload, tried))
+
+    def _try(
+        self,
+        scratch: _Scratch,
+        dialect: Dialect,
+        credentials: Credentials,
+        key: str,
+        payload: bytes,
+    ) -> str:
+        """Empty if this dialect works, else what happened."""
+        try:
+            same = self._round_trip(dialect, credentials, key, payload)
+        except RoundTripFailed as error:
+            return str(error)
+        if not same:
+            return _OTHER_BYTES
+        return "" if scratch.holds(key, payload) else _OTHER_BYTES
+
+
+def dialects(settings: S3Settings, addressing: Addressing) -> tuple[Dialect, ...]:
+    """What to try, most promising first, given the addressing that the bucket answered to.
+
+    With an endpoint of one's own the SDK's newer checksums are the exception, not the rule.
+    """
+    modes: tuple[ChecksumMode, ...] = ("required", "supported")
+    if not settings.endpoint_url:
+        modes = ("supported", "required")
+    return tuple(Dialect(addressing, mode) for mode in modes)
+
+
+def addressings(settings: S3Settings) -> tuple[Addressing, ...]:
+    """Path first with an endpoint of one's own; never a bucket in front of an IP address."""
+    if not settings.endpoint_url:
+        return ("virtual", "path")
+    host = urlsplit(settings.endpoint_url).hostname or ""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return ("path",)
+    return ("path",) if "." not in host else ("path", "virtual")
+
+
+_OTHER_BYTES = "stores other bytes than were sent"
+
+
+class _Problem(Exception):
+    """Ends a preflight; the text is its one line."""
+
+
+class _Note:
+    """What a step found."""
+
+    detail = ""
+
+
+class _Steps:
+    """Records steps with their time."""
+
+    def __init__(self) -> None:
+        self.done: list[CheckStep] = []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[_Note]:
+        began = time.monotonic()
+        note = _Note()
+        try:
+            yield note
+        except _Problem as problem:
+            detail = note.detail or str(problem)
+            self.done.append(CheckStep(name, False, detail, time.monotonic() - began))  # noqa: FBT003 - the port's order
+            raise
+        self.done.append(CheckStep(name, True, note.detail, time.monotonic() - began))  # noqa: FBT003 - the port's order
+
+
+def _endpoint(settings: S3Settings) -> str:
+    try:
+        url = settings.endpoint_url or _aws_endpoint(settings)
+        return reach_endpoint(url, settings.ca_bundle)
+    except EndpointUnreachable as error:
+        raise _Problem(f"endpoint: {error}") from None
+    except _REQUEST_ERRORS as error:
+        raise _Problem(diagnose(error, settings).problem) from None
+
+
+def _aws_endpoint(settings: S3Settings) -> str:
+    """AWS's own endpoint of the region, as boto3 knows it."""
+    client = open_client(settings, Credentials("unused", "unused"), "path")
+    try:
+        return client.meta.endpoint_url
+    finally:
+        client.close()
+
+
+def _bucket(settings: S3Settings, credentials: Credentials) -> tuple[Addressing, str]:
+    """The addressing that the bucket answers to, and what it said."""
+    problem = ""
+    for addressing in addressings(settings):
+        client = open_client(settings, credentials, addressing)
+        try:
+            return addressing, _head_bucket(client, settings)
+        except _Problem as error:
+            problem = problem or str(error)
+        finally:
+            client.close()
+    raise _Problem(problem)
+
+
+def _head_bucket(client: S3Client, settings: S3Settings) -> str:
+    try:
+        client.head_bucket(Bucket=settings.bucket)
+    except _REQUEST_ERRORS as error:
+        if not (isinstance(error, ClientError) and _says_no_reason(error)):
+            raise _Problem(diagnose(error, settings).problem) from None
+        return _list_bucket(client, settings)
+    return "exists and accepts the credentials"
+
+
+def _says_no_reason(error: ClientError) -> bool:
+    """Whether the answer to a HEAD, which has no body, leaves the reason open."""
+    refused = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    return http_status(error) in refused and not named_region(error)
+
+
+def _list_bucket(client: S3Client, settings: S3Settings) -> str:
+    """Ask again in a way whose answer has a reason in its body."""
+    try:
+        client.list_objects_v2(Bucket=settings.bucket, MaxKeys=1)
+    except _REQUEST_ERRORS as error:
+        if isinstance(error, ClientError) and error_code(error) == "AccessDenied":
+            return "may not be listed (s3:ListBucket is not granted); the round trip decides"
+        raise _Problem(diagnose(error, settings).problem) from None
+    return "can be listed"
+
+
+class _Scratch:
+    """The scratch objects of one run, as boto3 sees them."""
+
+    def __init__(self, client: S3Client, settings: S3Settings) -> None:
+        self._client = client
+        self._settings = settings
+        self._keys: list[str] = []
+
+    def new_key(self) -> str:
+        """A key that nobody uses."""
+        key = self._settings.object_key(f"{SCRATCH}/{secrets.token_hex(16)}")
+        self._keys.append(key)
+        return key
+
+    def holds(self, key: str, payload: bytes) -> bool:
+        """Whether exactly these bytes are stored."""
+        try:
+            answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
+            with contextlib.closing(answer["Body"]) as body:
+                return answer["ContentLength"] == len(payload) and body.read() == payload
+        except _REQUEST_ERRORS as error:
+            raise _Problem(diagnose(error, self._settings).problem) from None
+
+    def explain(self, payload: bytes, tried: list[str]) -> str:
+        """Why no dialect worked: what boto3 is told for the same, else what was tried."""
+        key = self.new_key()
+        try:
+            self._client.put_object(Bucket=self._settings.bucket, Key=key, Body=payload)
+        except _REQUEST_ERRORS as error:
+            return diagnose(error, self._settings).problem
+        if not self.holds(key, payload) or any(_OTHER_BYTES in each for each in tried):
+            return (
+                "checksum: the server stores other bytes than were sent with every checksum setting: "
+                f"put another S3 server or version behind the endpoint ({'; '.join(tried)})"
+            )
+        return (
+            "checksum: boto3 can store and load here, but NIXL can't with any checksum setting: "
+            f"look for NIXL's own messages in the log ({'; '.join(tried)})"
+        )
+
+    def clean(self) -> str:
+        """Delete what was stored; empty, or what stays behind and why."""
+        for key in self._keys:
+            try:
+                self._client.delete_object(Bucket=self._settings.bucket, Key=key)
+            except _REQUEST_ERRORS as error:
+                return f"{SCRATCH} keeps objects, delete failed: {diagnose(error, self._settings).problem}"
+        return ""
