@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -75,3 +76,25 @@ def test_protocol_page_names_every_rpc() -> None:
     ]
     methods = [method.name for service in services for method in service.methods]
     assert [name for name in methods if f"`{name}`" not in page] == []
+
+
+def wire_reasons() -> set[str]:
+    """The reasons of all errors that a peer may get, as the code spells them."""
+    server = ROOT / "server" / "kvferry_server"
+    files = [*server.glob("core/*.py"), *server.glob("service/*.py"), server / "adapters/shm.py"]
+    return {
+        keyword.value.value
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and "ConfigError" not in ast.unparse(node.func)
+        for keyword in node.keywords
+        if keyword.arg == "reason"
+        and isinstance(keyword.value, ast.Constant)
+        and re.fullmatch(r"[A-Z_]+", str(keyword.value.value))
+    }
+
+
+def test_protocol_page_lists_every_reason() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    listed = set(re.findall(r"^\| `([A-Z_]+)` \| `[A-Z_]+` \|", page, re.MULTILINE))
+    assert wire_reasons() - {"SOCKET_DIR_IN_USE"} <= listed
