@@ -107,12 +107,18 @@ class PreflightResult:
 class S3Inquiry(Protocol):
     """Questions about one object that NIXL can't answer: it gives no code and no size.
 
-    Both block and are called on threads of the object store's own. `key` is the key in the bucket,
-    prefix included.
+    All block for some seconds at most, and are called on threads of the object store's own. Names
+    are relative to the store's prefix.
     """
 
-    def classify(self, key: str) -> TransferStatus:
-        """Why transfers of `key` fail: MISSING, DENIED, UNAVAILABLE; OK if nothing is wrong now."""
+    def size_of(self, name: str) -> int | None:
+        """Length of the object in bytes; None if it can't be found out."""
 
-    def size_of(self, key: str) -> int | None:
-        """Length of the object in bytes; None if it is absent or can't be asked."""
+    def classify_load(self, name: str) -> TransferStatus:
+        """Why a load failed: MISSING, DENIED or, worth another try, UNAVAILABLE."""
+
+    def classify_store(self, name: str) -> TransferStatus:
+        """Why a store failed: DENIED or, worth another try, UNAVAILABLE."""
+
+    def close(self) -> None:
+        """Close the connections."""

@@ -1,0 +1,190 @@
+"""End-to-end integrity of chunks: what every object store does around its transfers.
+
+Owns: the checksum catalog, the canary, and the two procedures (store, load) that all object stores
+share; a store contributes a `ChunkMover`. Imports core and `nixl_steps`.
+
+Rules:
+
+* A store's CRC32C is taken from the slot before the transfer. The slot is fenced until the chunk
+  is done, so these are the bytes that go out.
+* A load is OK only if its length is right and, where the checksum is known, the checksum too.
+* Short objects: NIXL reports them as done and leaves the slot's old tail. Before each attempt the
+  slot's last byte is set to a random canary. If it still holds the canary afterwards, the chunk is
+  loaded once more with another canary: a byte of a whole object can't equal both.
+* Over-long objects: NIXL cuts them silently. Where the length is not known, it is asked for once.
+* An entry whose object turns out to be missing, damaged or of another size is dropped, and so is
+  one whose overwrite failed half-way.
+
+Threads: the catalog is locked; the procedures run on driver threads.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Literal, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from kvferry_server.core.types import TransferStatus
+
+from .nixl_steps import Procedure, Steps
+
+Verify = Literal["require", "when-known", "off"]
+
+DEFAULT_CATALOG_BYTES = 128 << 20
+
+_ENTRY_BYTES = 384
+"""Upper bound of what one entry takes: digest, value, and their place in the ordered table."""
+_CONTENT_FAILURES = frozenset(
+    {TransferStatus.MISSING, TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}
+)
+
+
+class Expectation(NamedTuple):
+    """What is known of an object.
+
+    Args:
+        length: bytes.
+        crc: CRC32C of its content; None if only the length is known.
+    """
+
+    length: int
+    crc: int | None
+
+
+class ChecksumCatalog:
+    """Length and checksum of the objects seen last, bounded in memory.
+
+    Args:
+        max_bytes: upper bound of its memory; the entries used least recently go first.
+    """
+
+    def __init__(self, max_bytes: int = DEFAULT_CATALOG_BYTES) -> None:
+        self._max_entries = max(1, max_bytes // _ENTRY_BYTES)
+        self._entries: OrderedDict[bytes, Expectation] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: str) -> Expectation | None:
+        """What is known of the object `name`."""
+        digest = _digest(name)
+        with self._lock:
+            found = self._entries.get(digest)
+            if found is not None:
+                self._entries.move_to_end(digest)
+            return found
+
+    def put(self, name: str, expectation: Expectation) -> None:
+        """Remember an object."""
+        digest = _digest(name)
+        with self._lock:
+            self._entries[digest] = expectation
+            self._entries.move_to_end(digest)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+
+    def drop(self, name: str) -> None:
+        """Forget an object."""
+        with self._lock:
+            self._entries.pop(_digest(name), None)
+
+
+class ChunkMover(Protocol):
+    """What an object store does for one chunk; all methods are steps of a procedure."""
+
+    exact_size: bool
+    """Whether `read` ends as WRONG_SIZE when the object is not exactly as long as the slot."""
+
+    def write(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
+        """Write the object."""
+
+    def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
+        """Fill the slot from the object; OK means that the transfer succeeded, nothing more."""
+
+    def size(self, name: str) -> Steps[int | None]:
+        """Length of the object in bytes; None if it can't be found out."""
+
+
+class Integrity:
+    """The store and load procedures.
+
+    Args:
+        catalog: what is known of objects; may be shared by several stores of the same objects.
+        verify: `require`: a load whose checksum is not known ends CORRUPT, before any byte moves.
+            `when-known`: it is loaded, and its length checked. `off`: no checksum is taken or
+            compared; lengths are still checked, since the rest of a short object's slot would
+            be another chunk's bytes, and the catalog remembers lengths only.
+    """
+
+    def __init__(self, catalog: ChecksumCatalog, verify: Verify = "when-known") -> None:
+        self._catalog = catalog
+        self._verify = verify
+
+    def store(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
+        """Write a slot to an object and remember its checksum."""
+        crc = None if self._verify == "off" else crc32c(buffer)
+        self._catalog.drop(name)
+        status = yield from mover.write(name, buffer)
+        if status is TransferStatus.OK:
+            self._catalog.put(name, Expectation(buffer.nbytes, crc))
+        return status
+
+    def load(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
+        """Fill a slot from an object and verify it."""
+        expected = self._catalog.get(name)
+        status = yield from self._load(mover, name, buffer, expected)
+        if status in _CONTENT_FAILURES:
+            self._catalog.drop(name)
+        elif status is TransferStatus.OK and expected is None:
+            self._catalog.put(name, Expectation(buffer.nbytes, None))
+        return status
+
+    def _load(
+        self, mover: ChunkMover, name: str, buffer: memoryview, expected: Expectation | None
+    ) -> Procedure:
+        crc = expected.crc if expected is not None and self._verify != "off" else None
+        if crc is None and self._verify == "require":
+            return TransferStatus.CORRUPT
+        if expected is not None and expected.length != buffer.nbytes:
+            return TransferStatus.WRONG_SIZE
+        if mover.exact_size:
+            return (yield from _attempt(mover, name, buffer, crc, canary=None))
+        canary = secrets.randbelow(256)
+        status = yield from _attempt(mover, name, buffer, crc, canary)
+        if status is TransferStatus.WRONG_SIZE:
+            status = yield from _attempt(mover, name, buffer, crc, canary ^ 0xFF)
+        if status is TransferStatus.OK and expected is None:
+            status = yield from _check_size(mover, name, buffer)
+        return status
+
+
+def _attempt(
+    mover: ChunkMover, name: str, buffer: memoryview, crc: int | None, canary: int | None
+) -> Procedure:
+    """Load once; WRONG_SIZE if the slot's last byte may not have been written."""
+    if canary is not None:
+        buffer[-1] = canary
+    status = yield from mover.read(name, buffer)
+    if status is not TransferStatus.OK:
+        return status
+    if crc is not None:
+        if crc32c(buffer) == crc:
+            return TransferStatus.OK
+        status = TransferStatus.CORRUPT
+    return TransferStatus.WRONG_SIZE if buffer[-1] == canary else status
+
+
+def _check_size(mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
+    size = yield from mover.size(name)
+    if size is None:
+        return TransferStatus.UNAVAILABLE
+    return TransferStatus.OK if size == buffer.nbytes else TransferStatus.WRONG_SIZE
+
+
+def _digest(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=16).digest()

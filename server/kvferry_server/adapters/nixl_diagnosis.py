@@ -1,0 +1,95 @@
+"""Finds out why a transfer failed: NIXL gives neither a code nor a reason.
+
+Owns: the order of the questions and a short memory of an unreachable store. All methods block and
+run on the object store's question threads, never on a driver's. Imports core, `nixl_library` and
+`s3_types`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from kvferry_server.core.types import TransferStatus
+
+from .nixl_library import NixlAgent, QueryFailed
+from .s3_types import S3Inquiry, S3Settings
+
+_MADE_UP_NAME = "kvferry-probe/no-such-object"
+"""Under the store's prefix; there is never an object of this name."""
+_UNREACHABLE_SECONDS = 1.0
+
+
+class Diagnosis:
+    """Explains failed transfers and probes of one bucket.
+
+    Args:
+        settings: where the bucket is.
+        agent: for existence queries; from now on this object's, closed with it.
+        inquiry: answers what NIXL can't; from now on this object's, closed with it.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: S3Settings,
+        agent: NixlAgent,
+        inquiry: S3Inquiry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._inquiry = inquiry
+        self._clock = clock
+        self._asking = threading.Lock()
+        self._unreachable_until = float("-inf")
+
+    def reachable(self) -> bool:
+        """Whether the store answers requests at all, be it with a refusal.
+
+        For a second after a "no" it is not asked again: many chunks fail together when a store
+        goes away.
+        """
+        with self._asking:
+            if self._known_unreachable():
+                return False
+            if self._inquiry.classify_load(_MADE_UP_NAME) is TransferStatus.UNAVAILABLE:
+                self._unreachable_until = self._clock() + _UNREACHABLE_SECONDS
+                return False
+            return True
+
+    def of_load(self, name: str, length: int) -> TransferStatus:
+        """Why a read of `length` bytes failed."""
+        if self._known_unreachable():
+            return TransferStatus.UNAVAILABLE
+        try:
+            present = self._agent.present([self._settings.object_key(name)])[0]
+        except QueryFailed:
+            if not self.reachable():
+                return TransferStatus.UNAVAILABLE
+            return self._inquiry.classify_load(name)
+        if not present:
+            return TransferStatus.MISSING
+        size = self._inquiry.size_of(name)
+        if size is not None and size < length:
+            return TransferStatus.WRONG_SIZE
+        return TransferStatus.UNAVAILABLE
+
+    def of_store(self, name: str) -> TransferStatus:
+        """Why a write failed: DENIED or UNAVAILABLE."""
+        if self._known_unreachable():
+            return TransferStatus.UNAVAILABLE
+        return self._inquiry.classify_store(name)
+
+    def size_of(self, name: str) -> int | None:
+        """Length of an object in bytes; None if it is absent or can't be asked."""
+        return self._inquiry.size_of(name)
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._agent.close()
+        self._inquiry.close()
+
+    def _known_unreachable(self) -> bool:
+        return self._clock() < self._unreachable_until

@@ -1,0 +1,135 @@
+"""Existence queries on NIXL agents of their own, so that a lookup never waits behind a transfer.
+
+Owns: the probe threads, how a call is cut into queries, and what a failing query means. Imports
+core and other `nixl_*` adapters.
+
+NIXL fails a whole query when one of its keys fails and does not say which. So a failing query is
+repeated key by key; before that the store is asked for one made-up key, and if that can't be
+reached either, the call ends at once instead of failing slowly for each key.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from kvferry_server.core.types import Presence
+
+from .nixl_library import NixlAgent, QueryFailed
+
+ProbeDone = Callable[[Sequence[Presence] | None], None]
+
+_KEYS_PER_QUERY = 8
+
+_logger = logging.getLogger(__name__)
+
+
+class _Call:
+    """One `probe`: its answers so far. Changed under the prober's lock."""
+
+    def __init__(self, keys: Sequence[str], done: ProbeDone) -> None:
+        self.keys = tuple(keys)
+        self.done = done
+        self.answers: list[Presence] = [Presence.UNKNOWN] * len(self.keys)
+        self.queries_left = 0
+        self.reached = False
+        """The store was found reachable after a query of this call had failed."""
+        self.given_up = False
+
+
+class Prober:
+    """Answers existence queries on its own threads and agents.
+
+    Args:
+        agents: from now on this prober's; closed with it.
+        threads: queries that run at once, over all agents.
+        reachable: blocking; whether the store answers anything at all, asked when a query failed.
+    """
+
+    def __init__(
+        self, agents: Sequence[NixlAgent], threads: int, reachable: Callable[[], bool]
+    ) -> None:
+        self._agents = tuple(agents)
+        self._reachable = reachable
+        self._wake = threading.Condition()
+        self._queue: deque[tuple[_Call, range]] = deque()
+        self._closing = False
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(agent,), name=f"kvferry-probe-{n}", daemon=True
+            )
+            for n, agent in zip(range(threads), itertools.cycle(self._agents), strict=False)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def probe(self, keys: Sequence[str], done: ProbeDone) -> None:
+        """Ask for at least one object by its key in the bucket; see `ObjectStore.probe`."""
+        call = _Call(keys, done)
+        with self._wake:
+            self._push(call, range(len(call.keys)), _KEYS_PER_QUERY)
+
+    def close(self) -> None:
+        """Blocking: answer what was asked, then destroy the agents."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for agent in self._agents:
+            agent.close()
+
+    def _push(self, call: _Call, keys: range, keys_per_query: int) -> None:
+        for start in range(keys.start, keys.stop, keys_per_query):
+            self._queue.append((call, range(start, min(start + keys_per_query, keys.stop))))
+            call.queries_left += 1
+        self._wake.notify_all()
+
+    def _run(self, agent: NixlAgent) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                if not self._queue:
+                    return
+                call, keys = self._queue.popleft()
+            if not call.given_up:
+                self._query(agent, call, keys)
+            with self._wake:
+                call.queries_left -= 1
+                finished = call.queries_left == 0
+            if finished:
+                self._complete(call)
+
+    def _query(self, agent: NixlAgent, call: _Call, keys: range) -> None:
+        try:
+            found = agent.present([call.keys[index] for index in keys])
+        except QueryFailed:
+            self._failed(call, keys)
+            return
+        for index, present in zip(keys, found, strict=True):
+            call.answers[index] = Presence.PRESENT if present else Presence.ABSENT
+
+    def _failed(self, call: _Call, keys: range) -> None:
+        if not call.reached:
+            try:
+                reached = self._reachable()
+            except Exception:  # the thread's boundary: no call may end it
+                _logger.exception("could not find out whether the store is reachable")
+                reached = False
+            with self._wake:
+                call.reached |= reached
+                call.given_up |= not reached
+        if len(keys) > 1 and not call.given_up:
+            with self._wake:
+                self._push(call, keys, 1)
+
+    def _complete(self, call: _Call) -> None:
+        known = any(answer is not Presence.UNKNOWN for answer in call.answers)
+        try:
+            call.done(call.answers if known or not call.given_up else None)
+        except Exception:
+            _logger.exception("the receiver of a probe's answers failed")
