@@ -1,7 +1,8 @@
 """A small S3 look-alike that misbehaves on command: the faults that real servers won't produce.
 
-Owns: the faults and their control. The server itself (`fault_server_process`) is a process of its own, so that
-nothing in the test process (the GIL, a frozen thread) can stop it, and it can be frozen or killed like any server.
+Owns: the faults and their control. The server itself (`fault_server_process`) is a process of its
+own, so that nothing in the test process (the GIL, a frozen thread) can stop it, and it can be
+frozen or killed like any server.
 
     with FaultServer() as server:
         rule = server.add(Fault(method="GET", key="*/slow.bin", delay=0.5, times=2))
@@ -9,8 +10,9 @@ nothing in the test process (the GIL, a frozen thread) can stop it, and it can b
         server.requests(method="GET")     # what came, with times of time.monotonic()
         server.put("some/key", b"...")    # objects, without going through S3
 
-It stores what is PUT (aws-chunked bodies decoded), and answers GET with ranges, HEAD, DELETE, HEAD bucket,
-create bucket, list buckets and a plain list of objects. Credentials are not checked, unless a fault says so.
+It stores what is PUT (aws-chunked bodies decoded), and answers GET with ranges, HEAD, DELETE, HEAD
+bucket, create bucket, list buckets and a plain list of objects. Credentials are not checked, unless
+a fault says so.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class Request:
 
     Args:
         connection: number of its TCP connection, from 1.
-        finished: when the last byte of the answer was handed to the kernel; 0.0 if not yet or never.
+        finished: when the last byte of the answer was handed to the kernel; 0.0 if not yet or
+            never.
         status: of the answer; 0 if none was given.
         body_bytes: length of the request's body as it came.
     """
@@ -119,8 +122,8 @@ class FaultServer:
     Args:
         bucket: made at start.
         keep_framing: aws-chunked bodies are stored as they come, as some servers do.
-        refuse_checksums: 501 to any request with aws-chunked, a trailer, an x-amz-checksum-* header or a
-            STREAMING- payload hash.
+        refuse_checksums: 501 to any request with aws-chunked, a trailer, an x-amz-checksum-* header
+            or a STREAMING- payload hash.
         close_each: the connection is closed after each answer.
     """
 

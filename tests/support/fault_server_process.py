@@ -1,6 +1,7 @@
-"""The process behind `fault_server.FaultServer`: an asyncio HTTP server that plays S3 and obeys rules.
+"""The process behind `fault_server.FaultServer`: an HTTP server that plays S3 and obeys rules.
 
-Usage: `python -m tests.support.fault_server_process PORT BUCKET MODES_JSON`. Everything lives in memory.
+Usage: `python -m tests.support.fault_server_process PORT BUCKET MODES_JSON`. Everything lives in
+memory.
 """
 
 from __future__ import annotations

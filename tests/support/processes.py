@@ -1,7 +1,8 @@
-"""Child processes of the tests: found, started on loopback, ended by their own pid, never left behind.
+"""Child processes of the tests, ended by their own pid and never left behind.
 
-Owns: finding a binary, free ports, a child with a log, and its end. Each child is a session of its own and
-gets SIGKILL from the kernel when the thread that started it ends (so start children from the main thread).
+Owns: finding a binary, free ports, a child with a log, and its end. Each child is a session of its
+own and gets SIGKILL from the kernel when the thread that started it ends (so start children from
+the main thread).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Real S3 servers for the tests: started on loopback, with a bucket, stopped or killed, restarted in place.
+"""Real S3 servers for the tests: on loopback, with a bucket; they can crash and come back.
 
 Owns: one class per server and the table of all. Use them as context managers:
 
     with started("localbucket") as server:
-        server.settings["endpoint_url"], server.bucket, server.environment()
+        server.endpoint_url, server.bucket, server.environment()
 
-Lifecycle: a server keeps its port from the first start on, and its directory until `close`. `kill` is a crash,
-`stop` a clean end; `start` after either comes back on the same port, with the data if `keeps_data`.
+Lifecycle: a server keeps its port from the first start on, and its directory until `close`. `kill`
+is a crash, `stop` a clean end; `start` after either comes back on the same port, with the data if
+`keeps_data`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 BUCKET = "kvferry-test"
 ACCESS_KEY = "kvferrytest"
-SECRET_KEY = "kvferry-test-secret"  # noqa: S105 - of a server on loopback that lives for one test
+SECRET_KEY = "kvferry-test-secret"
 REGION = "us-east-1"
 START_ATTEMPTS = 3
 """A port that was free may be taken before the server binds it."""
@@ -78,7 +79,7 @@ class S3Server(ABC):
         """Environment variables that the server needs."""
         return {}
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most servers need nothing
         """What comes once, before the first start."""
 
     def ready(self) -> bool:

@@ -1,6 +1,7 @@
 """boto3 clients for the few requests that are not chunk transfers.
 
-Owns: how such a client is set up, so that it speaks as the chunk transfers do and fails fast. May import boto3 and core.
+Owns: how such a client is set up, so that it speaks as the chunk transfers do and fails fast. May
+import boto3 and core.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ READ_SECONDS = 3.0
 def open_client(settings: S3Settings, credentials: Credentials, addressing: Addressing) -> S3Client:
     """A client of one attempt per request; the caller closes it.
 
-    It follows no redirect to another region and uses no proxy, because the transfers of chunks don't either.
+    It follows no redirect to another region and uses no proxy, because the transfers of chunks
+    don't either.
     """
     config = Config(
         connect_timeout=CONNECT_SECONDS,

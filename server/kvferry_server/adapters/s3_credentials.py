@@ -1,16 +1,18 @@
 """AWS settings and credentials by their standard names, from boto3's own chain.
 
-Owns: where a bucket is (region, endpoint, CA bundle) and which keys open it, as environment variables, profiles, web
-identities, containers and, last, instance metadata say. May import botocore and core. Each call reads
-everything anew, so that a rotated file or token is seen. No text from here holds a key: of a failure only
-its kind, names and codes are passed on, never what a library or program printed.
+Owns: where a bucket is (region, endpoint, CA bundle) and which keys open it, as environment
+variables, profiles, web identities, containers and, last, instance metadata say. May import
+botocore and core. Each call reads everything anew, so that a rotated file or token is seen. No text
+from here holds a key: of a failure only its kind, names and codes are passed on, never what a
+library or program printed.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from botocore import exceptions as aws
@@ -36,7 +38,10 @@ _SOURCES = {
     "container-role": "the container's role",
     "iam-role": "instance metadata",
 }
-_WHERE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the daemon a role or web identity"
+_WHERE = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
+    "or give the daemon a role or web identity"
+)
 
 
 class CredentialsUnavailable(Exception):
@@ -69,15 +74,15 @@ def resolve_credentials() -> Resolved:
         raise CredentialsUnavailable(_explained(error)) from None
     if not (keys.access_key and keys.secret_key):
         raise CredentialsUnavailable(f"the AWS credentials found are empty: {_WHERE}")
-    source = _SOURCES.get(found.method, found.method)
-    return Resolved(Credentials(keys.access_key, keys.secret_key, keys.token or ""), source)
+    resolved = Credentials(keys.access_key, keys.secret_key, keys.token or "")
+    return Resolved(resolved, _words(found.method))
 
 
 def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
     """Complete a bucket and prefix by AWS's variables and the chosen profile.
 
-    `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, `AWS_CA_BUNDLE`; `AWS_PROFILE`
-    and its region, endpoint_url, services and ca_bundle entries.
+    `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`,
+    `AWS_CA_BUNDLE`; `AWS_PROFILE` and its region, endpoint_url, services and ca_bundle entries.
 
     Raises:
         ConfigError: one of them can't be right; names it.
@@ -121,9 +126,7 @@ def _check_endpoint_url(url: str) -> None:
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise _bad_endpoint("it must look like http://host:port or https://host")
     if parts.path.strip("/") or parts.query or parts.fragment:
-        raise _bad_endpoint(
-            "it must end after the host and port; the bucket belongs to the store URL"
-        )
+        raise _bad_endpoint("nothing may follow the host and port; the bucket is in the store URL")
 
 
 def _bad_endpoint(why: str) -> ConfigError:
@@ -136,30 +139,63 @@ def _bad_endpoint(why: str) -> ConfigError:
 
 def _explained(error: Exception) -> str:
     """What went wrong while looking for credentials, without what the source said."""
-    if isinstance(error, aws.ProfileNotFound):
-        name = error.kwargs["profile"]
-        return (
-            f"AWS_PROFILE names {name!r}, which is in neither the AWS config nor credentials file"
-        )
-    if isinstance(error, aws.PartialCredentialsError):
-        missing, source = error.kwargs["cred_var"], error.kwargs["provider"]
-        return f"AWS credentials from {_SOURCES.get(source, source)} are incomplete: {missing} is missing"
-    if isinstance(error, aws.ConfigParseError | aws.ConfigNotFound):
-        return f"the AWS file {error.kwargs['path']} can't be read: correct it or its name"
-    if isinstance(error, aws.CredentialRetrievalError):
-        source = error.kwargs["provider"]
-        return f"{_SOURCES.get(source, source)} gave no AWS credentials: try it by hand"
-    if isinstance(error, aws.ClientError):
-        code = error.response.get("Error", {}).get("Code", "")
-        return f"the AWS token service refused to give credentials ({code}): check the role and its trust"
-    if isinstance(error, aws.ConnectionError | aws.HTTPClientError):
-        return "the AWS token service can't be reached: check the network, AWS_REGION, AWS_ENDPOINT_URL_STS"
-    if isinstance(error, aws.NoRegionError):
-        return "the AWS token service needs a region: set AWS_REGION"
-    if isinstance(error, OSError):
-        return (
-            f"a file with AWS credentials can't be read ({error.strerror}): check its name and mode"
-        )
+    for kind, explain in _EXPLANATIONS:
+        if isinstance(error, kind):
+            return explain(error)
+    return f"AWS credentials can't be read ({type(error).__name__}): check AWS files and variables"
+
+
+def _unknown_profile(error: Any) -> str:  # noqa: ANN401 - botocore's errors have no typed fields
+    name = error.kwargs["profile"]
+    return f"AWS_PROFILE names {name!r}, which neither the AWS config nor credentials file has"
+
+
+def _partial(error: Any) -> str:  # noqa: ANN401 - same
+    source, missing = error.kwargs["provider"], error.kwargs["cred_var"]
+    return f"AWS credentials from {_words(source)} are incomplete: {missing} is missing"
+
+
+def _unreadable_file(error: Any) -> str:  # noqa: ANN401 - same
+    return f"the AWS file {error.kwargs['path']} can't be read: correct it or its name"
+
+
+def _failed_source(error: Any) -> str:  # noqa: ANN401 - same
+    return f"{_words(error.kwargs['provider'])} gave no AWS credentials: try it by hand"
+
+
+def _refused_by_sts(error: Any) -> str:  # noqa: ANN401 - same
+    code = error.response.get("Error", {}).get("Code", "")
+    return f"AWS's token service refused ({code}): check the role, its trust policy and the token"
+
+
+def _unreachable_sts(_: Exception) -> str:
     return (
-        f"AWS credentials can't be read ({type(error).__name__}): check the AWS files and variables"
+        "AWS's token service can't be reached: check the network, AWS_REGION, AWS_ENDPOINT_URL_STS"
     )
+
+
+def _no_region(_: Exception) -> str:
+    return "AWS's token service needs a region: set AWS_REGION"
+
+
+def _unreadable(error: Any) -> str:  # noqa: ANN401 - same
+    return f"a file with AWS credentials can't be read ({error.strerror}): check its name and mode"
+
+
+def _words(source: str) -> str:
+    return _SOURCES.get(source, source)
+
+
+_EXPLANATIONS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = (
+    (aws.ProfileNotFound, _unknown_profile),
+    (aws.PartialCredentialsError, _partial),
+    (aws.ConfigParseError, _unreadable_file),
+    (aws.ConfigNotFound, _unreadable_file),
+    (aws.CredentialRetrievalError, _failed_source),
+    (aws.ClientError, _refused_by_sts),
+    (aws.ConnectionError, _unreachable_sts),
+    (aws.HTTPClientError, _unreachable_sts),
+    (aws.NoRegionError, _no_region),
+    (OSError, _unreadable),
+)
+"""First that fits wins."""

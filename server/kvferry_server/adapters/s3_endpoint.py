@@ -63,7 +63,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 def _why(error: OSError, host: str, port: int) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return f"nothing listens on {host} port {port}: start the server or correct AWS_ENDPOINT_URL_S3"
+        return f"nothing listens on {host} port {port}: start it or correct AWS_ENDPOINT_URL_S3"
     if isinstance(error, TimeoutError):
         return (
             f"{host} port {port} does not accept a connection within {CONNECT_SECONDS:g} s: "

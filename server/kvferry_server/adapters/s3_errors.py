@@ -1,7 +1,7 @@
 """What a failed S3 request means: which setting is wrong, what to change, and how a chunk ends.
 
-Owns: the map from botocore's errors and S3's codes to a diagnosis. Imports botocore and core only. Texts hold names, numbers and error
-codes, never a key, and never a message that a server wrote.
+Owns: the map from botocore's errors and S3's codes to a diagnosis. Imports botocore and core only.
+Texts hold names, numbers and error codes, never a key, and never a message that a server wrote.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
@@ -56,6 +56,7 @@ _CHECKSUM = frozenset(
     }
 )
 _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
+_BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def diagnose(error: Exception, settings: S3Settings) -> Diagnosis:
         return _refused(error, settings)
     for classes, part, text, status in _RAISED:
         if isinstance(error, classes):
-            return Diagnosis(part, f"{part}: {_filled(text, settings)}", status)
+            return _diagnosis(part, text, status, settings)
     raise error
 
 
@@ -111,46 +112,92 @@ def where(settings: S3Settings) -> str:
     return settings.endpoint_url or f"AWS's endpoint of {settings.region}"
 
 
-def _refused(error: aws.ClientError, settings: S3Settings) -> Diagnosis:
+class _Answer(NamedTuple):
     """An answer that is an error."""
-    code, status, region = error_code(error), http_status(error), named_region(error)
-    said = f"{status} {code}" if code and not code.isdigit() else f"{status}"
-    if code in _REDIRECTS or HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return _wrong_region(region, settings, said)
-    if status == HTTPStatus.BAD_REQUEST and region not in {"", settings.region}:
-        return _wrong_region(region, settings, said)
-    if code in _CREDENTIALS:
-        return _diagnosis("credentials", _CREDENTIALS[code], settings, TransferStatus.DENIED)
-    if code == "NoSuchKey":
-        return _diagnosis("bucket", "{where} has no such object", settings, TransferStatus.MISSING)
-    if status == HTTPStatus.NOT_FOUND:
-        text = "{bucket!r} does not exist at {where}: create it or correct the store URL"
-        return _diagnosis("bucket", text, settings, TransferStatus.MISSING)
-    if code == "InvalidBucketName":
-        text = "{bucket!r} is not a name that {where} takes: correct the store URL"
-        return _diagnosis("bucket", text, settings, TransferStatus.DENIED)
-    if code in _BUSY or status in {408, 429} or status in {500, 502, 503, 504}:
-        text = f"{{where}} answers {said}: wait, or look at the server"
-        return _diagnosis("endpoint", text, settings, TransferStatus.UNAVAILABLE)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        text = f"{{where}} refuses them ({said}): {_GRANTS}, or {_CHECK_KEYS}"
-        return _diagnosis("credentials", text, settings, TransferStatus.DENIED)
-    if code in _CHECKSUM:
-        text = f"{{where}} refuses how requests are signed or summed ({said}): look for its S3 settings"
-        return _diagnosis("checksum", text, settings, TransferStatus.UNAVAILABLE)
-    text = f"{{where}} answers {said}: check that AWS_ENDPOINT_URL_S3 is an S3 endpoint, and http or https"
-    return _diagnosis("endpoint", text, settings, TransferStatus.UNAVAILABLE)
+
+    code: str
+    status: int
+    region: str
+
+    @property
+    def said(self) -> str:
+        """Status and code, for people."""
+        return (
+            f"{self.status} {self.code}"
+            if self.code and not self.code.isdigit()
+            else f"{self.status}"
+        )
 
 
-def _wrong_region(region: str, settings: S3Settings, said: str) -> Diagnosis:
-    if region:
+class _Verdict(NamedTuple):
+    """A diagnosis whose text still has placeholders."""
+
+    part: Part
+    text: str
+    status: TransferStatus
+
+
+def _refused(error: aws.ClientError, settings: S3Settings) -> Diagnosis:
+    answer = _Answer(error_code(error), http_status(error), named_region(error))
+    verdict = (
+        _region_verdict(answer, settings)
+        or _credentials_verdict(answer)
+        or _bucket_verdict(answer)
+        or _other_verdict(answer)
+    )
+    return _diagnosis(*verdict, settings)
+
+
+def _region_verdict(answer: _Answer, settings: S3Settings) -> _Verdict | None:
+    redirected = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
+    elsewhere = answer.status == HTTPStatus.BAD_REQUEST and answer.region not in {
+        "",
+        settings.region,
+    }
+    if not (answer.code in _REDIRECTS or redirected or elsewhere):
+        return None
+    text = f"{{where}} sends {{bucket!r}} elsewhere ({answer.said}): set AWS_REGION to its region"
+    if answer.region:
+        region = answer.region
         text = f"{{bucket!r}} is in {region}, not in {{region}}: set AWS_REGION={region}"
-    else:
-        text = f"{{where}} sends requests for {{bucket!r}} elsewhere ({said}): set AWS_REGION to its region"
-    return _diagnosis("region", text, settings, TransferStatus.UNAVAILABLE)
+    return _Verdict("region", text, TransferStatus.UNAVAILABLE)
 
 
-def _diagnosis(part: Part, text: str, settings: S3Settings, status: TransferStatus) -> Diagnosis:
+def _credentials_verdict(answer: _Answer) -> _Verdict | None:
+    if answer.code in _CREDENTIALS:
+        return _Verdict("credentials", _CREDENTIALS[answer.code], TransferStatus.DENIED)
+    if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        text = f"{{where}} refuses them ({answer.said}): {_GRANTS}, or {_CHECK_KEYS}"
+        return _Verdict("credentials", text, TransferStatus.DENIED)
+    return None
+
+
+def _bucket_verdict(answer: _Answer) -> _Verdict | None:
+    if answer.code == "NoSuchKey":
+        return _Verdict("bucket", "{where} has no such object", TransferStatus.MISSING)
+    if answer.status == HTTPStatus.NOT_FOUND:
+        text = "{bucket!r} does not exist at {where}: create it or correct the store URL"
+        return _Verdict("bucket", text, TransferStatus.MISSING)
+    if answer.code == "InvalidBucketName":
+        text = "{bucket!r} is not a name that {where} takes: correct the store URL"
+        return _Verdict("bucket", text, TransferStatus.DENIED)
+    return None
+
+
+def _other_verdict(answer: _Answer) -> _Verdict:
+    if answer.code in _BUSY or answer.status in _BUSY_STATUSES:
+        text = f"{{where}} answers {answer.said}: wait, or look at the server"
+        return _Verdict("endpoint", text, TransferStatus.UNAVAILABLE)
+    if answer.code in _CHECKSUM:
+        text = (
+            f"{{where}} refuses how requests are signed or summed ({answer.said}): see its settings"
+        )
+        return _Verdict("checksum", text, TransferStatus.UNAVAILABLE)
+    text = f"{{where}} answers {answer.said}: check AWS_ENDPOINT_URL_S3, its port, http or https"
+    return _Verdict("endpoint", text, TransferStatus.UNAVAILABLE)
+
+
+def _diagnosis(part: Part, text: str, status: TransferStatus, settings: S3Settings) -> Diagnosis:
     return Diagnosis(part, f"{part}: {_filled(text, settings)}", status)
 
 
@@ -168,7 +215,7 @@ _RAISED: tuple[tuple[tuple[type[Exception], ...], Part, str, TransferStatus], ..
     (
         (aws.ConnectTimeoutError,),
         "endpoint",
-        "{where} does not accept connections in time: check AWS_ENDPOINT_URL_S3, firewall and network",
+        "{where} accepts no connection in time: check AWS_ENDPOINT_URL_S3, firewall and network",
         TransferStatus.UNAVAILABLE,
     ),
     (

@@ -1,10 +1,10 @@
 """What has become of one object, after a transfer failed without saying why.
 
-Owns: HEAD requests by boto3, some 3 ms of CPU each, hence never used where a transfer went well. Imports
-boto3's helpers and core only.
+Owns: HEAD requests by boto3, some 3 ms of CPU each, hence never used where a transfer went well.
+Imports boto3's helpers and core only.
 
-Threading: any thread. One request at a time; who comes while the endpoint has just been found failing gets that
-answer again, so that fifty failed transfers cost one timeout, not fifty.
+Threading: any thread. One request at a time; who comes while the endpoint has just been found
+failing gets that answer again, so that fifty failed transfers cost one timeout, not fifty.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ObjectHead(NamedTuple):
 
 
 class S3Inspector:
-    """Looks at objects of one store with the credentials and addressing that the preflight chose."""
+    """Looks at objects of one store as the preflight found it can be reached."""
 
     def __init__(
         self,
@@ -85,7 +85,8 @@ class S3Inspector:
     def classify_store(self, name: str) -> TransferStatus:
         """Blocking: why a store failed: DENIED, UNAVAILABLE.
 
-        A HEAD can't tell a missing right to write; a store that may read but not write is UNAVAILABLE.
+        A HEAD can't tell a missing right to write; a store that may read but not write is
+        UNAVAILABLE.
         """
         status = self.head(name).status
         return status if status is TransferStatus.DENIED else TransferStatus.UNAVAILABLE

@@ -1,10 +1,12 @@
-"""Tries an S3 store for real, settles on the settings that work, and says in one line what is wrong if none do.
+"""Tries an S3 store for real and settles on the settings that work, or says what is wrong.
 
-Owns: the steps, their order and the choice of dialect. Chunks move by NIXL, whose errors have no cause; so the round
-trip of the library is the proof, and boto3 is the witness that names the cause. May import boto3's helpers and core.
+Owns: the steps, their order and the choice of dialect. Chunks move by NIXL, whose errors have no
+cause; so the round trip of the library is the proof, and boto3 is the witness that names the cause.
+May import boto3's helpers and core.
 
-Order: endpoint (name, TCP, TLS), credentials (found), bucket (exists, accepts the credentials, is in this region), round trip
-(the library puts and gets scratch bytes; boto3 compares what is stored; dialect after dialect until one works), clean-up.
+Order: endpoint (name, TCP, TLS), credentials (found), bucket (exists, accepts the credentials, is
+in this region), round trip (the library puts and gets scratch bytes; boto3 compares what is stored;
+dialect after dialect until one works), clean-up.
 """
 
 from __future__ import annotations
@@ -114,9 +116,9 @@ class S3Preflight:
             key = scratch.new_key()
             failure = self._try(scratch, dialect, credentials, key, payload)
             if not failure:
-                note.detail = "; ".join([*tried, f"{dialect.words}: the same bytes came back"])
+                note.detail = "; ".join([*tried, f"the same bytes came back ({dialect.words})"])
                 return dialect
-            tried.append(f"{dialect.words}: {failure}")
+            tried.append(failure)
             note.detail = "; ".join(tried)
         raise _Problem(scratch.explain(payload, tried))
 
@@ -133,9 +135,9 @@ class S3Preflight:
             same = self._round_trip(dialect, credentials, key, payload)
         except RoundTripFailed as error:
             return str(error)
-        if not same:
-            return _OTHER_BYTES
-        return "" if scratch.holds(key, payload) else _OTHER_BYTES
+        if same and scratch.holds(key, payload):
+            return ""
+        return f"{_OTHER_BYTES} ({dialect.words})"
 
 
 def dialects(settings: S3Settings, addressing: Addressing) -> tuple[Dialect, ...]:
@@ -160,7 +162,7 @@ def addressings(settings: S3Settings) -> tuple[Addressing, ...]:
     return ("path",) if "." not in host else ("path", "virtual")
 
 
-_OTHER_BYTES = "stores other bytes than were sent"
+_OTHER_BYTES = "other bytes were stored than sent"
 
 
 class _Problem(Exception):
@@ -284,12 +286,12 @@ class _Scratch:
             return diagnose(error, self._settings).problem
         if not self.holds(key, payload) or any(_OTHER_BYTES in each for each in tried):
             return (
-                "checksum: the server stores other bytes than were sent with every checksum setting: "
-                f"put another S3 server or version behind the endpoint ({'; '.join(tried)})"
+                "checksum: no checksum setting makes the server store the bytes that are sent: "
+                f"use another S3 server or version ({'; '.join(tried)})"
             )
         return (
             "checksum: boto3 can store and load here, but NIXL can't with any checksum setting: "
-            f"look for NIXL's own messages in the log ({'; '.join(tried)})"
+            f"start with NIXL_LOG_LEVEL=INFO to see its own messages ({'; '.join(tried)})"
         )
 
     def clean(self) -> str:
@@ -298,5 +300,6 @@ class _Scratch:
             try:
                 self._client.delete_object(Bucket=self._settings.bucket, Key=key)
             except _REQUEST_ERRORS as error:
-                return f"{SCRATCH} keeps objects, delete failed: {diagnose(error, self._settings).problem}"
+                problem = diagnose(error, self._settings).problem
+                return f"objects stay in {SCRATCH}, delete failed: {problem}"
         return ""
