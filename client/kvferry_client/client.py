@@ -1,0 +1,334 @@
+"""`Client`: the public surface. Submitting and taking touch memory only; threads do the rest.
+
+Memory: the region belongs to the caller; the client passes its descriptor on and never
+reads or writes it. Lifecycle: `start` (or the first call) starts three daemon threads;
+`close` half-closes the lease and waits. Failure: nothing here raises for what the daemon
+does; without one, lookups are misses and jobs end at once as NOT_SENT. Threading: all
+methods may be called from any thread; only `drain`, `close` and the `wait_` methods block.
+A forked child starts over, without its parent's session.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from kvferry.v1 import offload_pb2
+from kvferry_client import codec
+from kvferry_client.channel import check_socket_dir
+from kvferry_client.connection import Connection
+from kvferry_client.poller import Poller
+from kvferry_client.region import check_view
+from kvferry_client.sender import Sender
+from kvferry_client.shared import Config, Shared, logger
+from kvferry_client.types import JobKind, RequestContext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvferry_client.session import Session
+    from kvferry_client.types import ClientState, JobResult, LookupReply
+
+DRAIN_STEP_SECONDS: Final = 1.0
+DRAIN_RETRY_SECONDS: Final = 0.1
+DRAIN_LOG_SECONDS: Final = 5.0
+MIN_KEY_BYTES: Final = 5
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_inherited: list[Shared] = []
+"""State of the parent process: a forked child may not destroy what gRPC holds in it."""
+
+
+class Client:
+    """A client of one daemon for one region; see the module's docstring."""
+
+    def __init__(
+        self,
+        socket_dir: str | os.PathLike[str],
+        region_view: memoryview,
+        *,
+        namespace: str,
+        engine_id: str,
+        slot_bytes: int | None = None,
+        lookup_timeout_s: float = 2.0,
+        max_queued_jobs: int = 4096,
+        max_queued_lookup_keys: int = 1 << 20,
+    ) -> None:
+        """Prepare a client; nothing is connected and no thread started yet.
+
+        `region_view` has the shape (slots, stride); `slot_bytes` of each slot are moved, by
+        default the stride. A lookup is a miss after `lookup_timeout_s` seconds. Jobs above
+        `max_queued_jobs` that wait to be sent, of each kind, end at once as NOT_SENT.
+        Raises RegionError for an unsuitable view, ValueError for too long a socket path.
+        """
+        slots, stride = check_view(region_view)
+        check_socket_dir(os.fspath(socket_dir))
+        self._config = Config(
+            socket_dir=os.fspath(socket_dir),
+            region_view=region_view,
+            namespace=namespace,
+            engine_id=engine_id,
+            slots=slots,
+            slot_bytes=stride if slot_bytes is None else slot_bytes,
+            lookup_timeout_s=lookup_timeout_s,
+            max_queued_jobs=max_queued_jobs,
+            max_queued_lookup_keys=max_queued_lookup_keys,
+        )
+        self._shared = Shared(self._config)
+        _clients.add(self)
+
+    def start(self) -> None:
+        """Start connecting in the background. Safe to repeat; the first use does it too."""
+        shared = self._shared
+        with shared.lock:
+            if shared.started or shared.closing:
+                return
+            shared.started = True
+        bodies = (Connection(shared), Sender(shared), Poller(shared))
+        for body in bodies:
+            name = f"kvferry-{type(body).__name__.lower()}"
+            threading.Thread(target=body.run, name=name, daemon=True).start()
+
+    def store(
+        self,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        context: RequestContext | None = None,
+    ) -> int:
+        """Queue the slots to be stored under the keys; return the job's id. Never blocks."""
+        return self._submit(JobKind.STORE, keys, slots, context)
+
+    def load(
+        self,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        context: RequestContext | None = None,
+    ) -> int:
+        """Queue the slots to be filled from the keys; return the job's id. Never blocks."""
+        return self._submit(JobKind.LOAD, keys, slots, context)
+
+    def lookup(
+        self,
+        keys: Sequence[bytes],
+        prefix_ordered: bool = False,  # noqa: FBT001, FBT002 - the wire's name says what it is
+        context: RequestContext | None = None,
+    ) -> int:
+        """Ask which keys are stored; return a ticket. Never blocks.
+
+        With `prefix_ordered`, keys behind the first absent one may stay UNKNOWN.
+        """
+        self.start()
+        asked = tuple(bytes(key) for key in keys)
+        now = time.monotonic()
+        shared = self._shared
+        with shared.lock:
+            ticket = self._next_id()
+            session = shared.usable_session
+            queued = (
+                session is not None
+                and bool(asked)
+                and _keys_fit(asked, session)
+                and shared.lookups.submit(
+                    ticket,
+                    asked,
+                    context or RequestContext(),
+                    prefix_ordered=prefix_ordered,
+                    deadline=now + self._config.lookup_timeout_s,
+                )
+            )
+            if queued:
+                shared.sender_wakeup.notify_all()
+            else:
+                shared.lookups.answer_unknown(ticket, len(asked))
+                shared.changed.notify_all()
+        return ticket
+
+    def take_results(self) -> list[JobResult]:
+        """Return the jobs that finished since the last call, each exactly once."""
+        with self._shared.lock:
+            return self._shared.take_results()
+
+    def take_lookups(self) -> list[LookupReply]:
+        """Return the lookups that were answered or expired since the last call."""
+        with self._shared.lock:
+            return self._shared.take_lookups()
+
+    @property
+    def state(self) -> ClientState:
+        """Where the client stands with its daemon."""
+        with self._shared.lock:
+            return self._shared.state
+
+    @property
+    def last_error(self) -> str:
+        """Why there is no session, in one line; empty if there is one."""
+        with self._shared.lock:
+            return self._shared.last_error
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Totals since the construction, by name; every name is present from the start."""
+        with self._shared.lock:
+            return dict(self._shared.counters)
+
+    @property
+    def open_jobs(self) -> int:
+        """Jobs without a result yet."""
+        with self._shared.lock:
+            session = self._shared.session
+            return session.jobs.open_jobs if session is not None else 0
+
+    def wait_attached(self, timeout_s: float) -> bool:
+        """Wait until the region is attached; return whether it is."""
+        self.start()
+        shared = self._shared
+        with shared.lock:
+            return shared.changed.wait_for(lambda: shared.usable_session is not None, timeout_s)
+
+    def wait_results(self, timeout_s: float) -> bool:
+        """Wait until `take_results` or `take_lookups` has something; return whether it has."""
+        shared = self._shared
+        end = time.monotonic() + timeout_s
+        with shared.lock:
+            while True:
+                now = time.monotonic()
+                expiry = shared.lookups.next_deadline
+                expired = expiry is not None and expiry <= now
+                if shared.has_results or shared.lookups.has_replies or expired:
+                    return True
+                if now >= end:
+                    return False
+                shared.changed.wait((end if expiry is None else min(end, expiry)) - now)
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until every job has a result; return False if `timeout_s` ran out first.
+
+        Jobs not yet sent end as NOT_SENT; the daemon cancels what it has queued and finishes
+        what it has begun. Without a timeout only results or the lease's end let it return.
+        """
+        shared = self._shared
+        started = time.monotonic()
+        next_log = started + DRAIN_LOG_SECONDS
+        while True:
+            with shared.lock:
+                shared.cancel_queued("drained")
+                session = shared.session
+                open_jobs = session.jobs.open_jobs if session is not None else 0
+            if session is None or not open_jobs:
+                return True
+            now = time.monotonic()
+            if timeout_s is not None and now - started >= timeout_s:
+                return False
+            if now >= next_log:
+                next_log = now + DRAIN_LOG_SECONDS
+                logger.warning(
+                    "still draining after %.0f s: %d jobs open in kvferry", now - started, open_jobs
+                )
+            self._drain_step(session)
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End the session and wait for the daemon to let go of the region; safe to repeat.
+
+        Returns False if it had not within `timeout_s`: the region is then still in use, and
+        the threads stay until it is not.
+        """
+        shared = self._shared
+        with shared.lock:
+            shared.cancel_queued("closed")
+            shared.closing = True
+            session, attaching = shared.session, shared.attaching
+            if session is not None:
+                session.ending = True
+            shared.lookups.end()
+            for condition in (shared.sender_wakeup, shared.poller_wakeup, shared.changed):
+                condition.notify_all()
+        if session is not None:
+            session.lease.half_close()
+        if attaching is not None:
+            attaching.half_close()
+        with shared.lock:
+            return shared.changed.wait_for(
+                lambda: shared.session is None and shared.attaching is None, timeout_s
+            )
+
+    def _submit(
+        self,
+        kind: JobKind,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        context: RequestContext | None,
+    ) -> int:
+        self.start()
+        job_keys = tuple(bytes(key) for key in keys)
+        job_slots = tuple(int(slot) for slot in slots)
+        shared = self._shared
+        with shared.lock:
+            job_id = self._next_id()
+            session = shared.usable_session
+            if not job_keys and not job_slots:
+                shared.finish_empty(job_id, kind)
+            elif session is None:
+                reason = "no_session" if shared.session is None else "session_ending"
+                shared.not_sent(job_id, kind, len(job_keys), reason)
+            elif not self._is_valid(job_keys, job_slots, session):
+                shared.not_sent(job_id, kind, len(job_keys), "invalid")
+            elif not session.jobs.submit(
+                job_id, kind, job_keys, job_slots, context or RequestContext()
+            ):
+                shared.not_sent(job_id, kind, len(job_keys), "queue_full")
+            else:
+                shared.sender_wakeup.notify_all()
+        return job_id
+
+    def _is_valid(self, keys: tuple[bytes, ...], slots: tuple[int, ...], session: Session) -> bool:
+        """Check what the daemon would refuse, so that one bad job doesn't cost a request."""
+        return (
+            len(keys) == len(slots)
+            and len(set(keys)) == len(keys)
+            and len(set(slots)) == len(slots)
+            and min(slots) >= 0
+            and max(slots) < self._config.slots
+            and _keys_fit(keys, session)
+        )
+
+    def _next_id(self) -> int:
+        next_id = self._shared.next_id
+        self._shared.next_id += 1
+        return next_id
+
+    def _drain_step(self, session: Session) -> None:
+        """Ask the daemon to drain once; a failed call only means to ask again."""
+        shared = self._shared
+        wait = min(session.limits.max_wait_seconds, DRAIN_STEP_SECONDS)
+        request = offload_pb2.DrainRequest(session=session.ref, max_wait=codec.duration(wait))
+        try:
+            session.stub().Drain(request, timeout=wait + DRAIN_STEP_SECONDS)
+        except (grpc.RpcError, ValueError):
+            logger.debug("Drain was not answered", exc_info=True)
+        with shared.lock:
+            shared.changed.wait_for(
+                lambda: shared.session is not session or not session.jobs.open_jobs,
+                DRAIN_RETRY_SECONDS,
+            )
+
+    def _start_over_in_child(self) -> None:
+        _inherited.append(self._shared)
+        self._shared = Shared(self._config)
+
+
+def _keys_fit(keys: tuple[bytes, ...], session: Session) -> bool:
+    longest = session.limits.max_key_bytes
+    return all(MIN_KEY_BYTES <= len(key) <= longest for key in keys)
+
+
+def _start_clients_over_in_child() -> None:
+    for client in tuple(_clients):
+        client._start_over_in_child()  # noqa: SLF001 - the hook belongs to the class
+
+
+os.register_at_fork(after_in_child=_start_clients_over_in_child)

@@ -1,0 +1,221 @@
+"""What the caller's thread and the three worker threads share, under one lock.
+
+Threading: every field is guarded by `lock`, held for short, in-memory work only: never
+over I/O, a call or a log line. Each kind of waiter has a condition of its own on that lock.
+`end_session` is the only place where possibly-sent jobs are released without a result.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvferry_client.lookups import LookupTable
+from kvferry_client.types import ClientState, JobKind, JobResult, Outcome, Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvferry_client.lease import Lease
+    from kvferry_client.session import Session
+    from kvferry_client.types import LookupReply
+
+logger = logging.getLogger("kvferry_client")
+
+NOTICE_SECONDS: Final = 30.0
+"""Shortest time between two log lines about jobs that were dropped."""
+
+
+NOT_SENT_REASONS: Final = (
+    "no_session",
+    "session_ending",
+    "queue_full",
+    "invalid",
+    "refused",
+    "drained",
+    "closed",
+)
+"""Why jobs never left this process, as the counters' names end."""
+
+
+def zeroed_counters() -> Counter[str]:
+    """Return every counter of a client at 0."""
+    names = [
+        "sessions_attached",
+        "sessions_ended",
+        "sessions_given_up",
+        "attach_refused",
+        "jobs_lost",
+        "calls_failed",
+        "results_duplicate",
+        "results_unknown",
+        "lookups_expired",
+        "lookup_answers_late",
+    ]
+    names += [f"jobs_not_sent_{reason}" for reason in NOT_SENT_REASONS]
+    names += [f"lookup_keys_{presence.name.lower()}" for presence in Presence]
+    for kind in JobKind:
+        name = kind.name.lower()
+        names += [f"{name}_jobs_succeeded", f"{name}_jobs_failed", f"{name}_bytes"]
+        names += [f"{name}_chunks_{outcome.name.lower()}" for outcome in Outcome]
+    return Counter(dict.fromkeys(names, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a client was constructed with; sizes in bytes, times in seconds."""
+
+    socket_dir: str
+    region_view: memoryview
+    namespace: str
+    engine_id: str
+    slots: int
+    slot_bytes: int
+    lookup_timeout_s: float
+    max_queued_jobs: int
+    max_queued_lookup_keys: int
+
+
+class Shared:
+    """The state of one client in one process."""
+
+    def __init__(self, config: Config) -> None:
+        """Start without a session."""
+        self.config = config
+        self.lock = threading.Lock()
+        self.sender_wakeup = threading.Condition(self.lock)
+        self.poller_wakeup = threading.Condition(self.lock)
+        self.changed = threading.Condition(self.lock)
+        """Results, lookup replies or the state changed."""
+        self.session: Session | None = None
+        self.attaching: Lease | None = None
+        self.started = False
+        self.closing = False
+        self.last_error = ""
+        self.counters = zeroed_counters()
+        self.lookups = LookupTable(config.max_queued_lookup_keys)
+        self.next_id = 1
+        self._results: list[JobResult] = []
+        self._notices: Counter[str] = Counter()
+        self._next_notice = 0.0
+
+    @property
+    def state(self) -> ClientState:
+        """Where the client stands; call with the lock held."""
+        if self.session is not None:
+            return ClientState.ENDING if self.session.ending else ClientState.ATTACHED
+        if self.closing:
+            return ClientState.CLOSED
+        return ClientState.CONNECTING if self.started else ClientState.IDLE
+
+    @property
+    def usable_session(self) -> Session | None:
+        """The session if it takes new work; call with the lock held."""
+        session = self.session
+        return session if session is not None and not session.ending else None
+
+    def take_results(self) -> list[JobResult]:
+        """Return the finished jobs since the last call; call with the lock held."""
+        self.collect()
+        results, self._results = self._results, []
+        return results
+
+    @property
+    def has_results(self) -> bool:
+        """True if `take_results` would return something; call with the lock held."""
+        return bool(self._results)
+
+    def take_lookups(self) -> list[LookupReply]:
+        """Return the answered and expired lookups; call with the lock held."""
+        replies = self.lookups.take(time.monotonic())
+        for reply in replies:
+            for verdict in reply.verdicts:
+                self.counters[f"lookup_keys_{verdict.name.lower()}"] += 1
+        self.counters["lookups_expired"] = self.lookups.expired
+        self.counters["lookup_answers_late"] = self.lookups.late
+        return replies
+
+    def not_sent(self, job_id: int, kind: JobKind, chunks: int, reason: str) -> None:
+        """Finish a job that never left this process; call with the lock held."""
+        self.counters[f"jobs_not_sent_{reason}"] += 1
+        self._notices[reason] += 1
+        self._add_results([JobResult(job_id, kind, (Outcome.NOT_SENT,) * chunks)])
+        self.sender_wakeup.notify()
+
+    def finish_empty(self, job_id: int, kind: JobKind) -> None:
+        """Finish a job without chunks; call with the lock held."""
+        self._add_results([JobResult(job_id, kind, ())])
+
+    def collect(self) -> None:
+        """Move the session's finished jobs over; call with the lock held."""
+        if self.session is not None:
+            self._add_results(self.session.jobs.take_finished())
+
+    def cancel_queued(self, reason: str) -> None:
+        """Fail all jobs that were never sent; call with the lock held."""
+        if self.session is None:
+            return
+        self.collect()
+        self.session.jobs.cancel_queued()
+        cancelled = self.session.jobs.take_finished()
+        self.counters[f"jobs_not_sent_{reason}"] += len(cancelled)
+        self._add_results(cancelled)
+
+    def begin_ending(self, session: Session, why: str) -> bool:
+        """Stop using a session, its slots still reserved; call with the lock held.
+
+        Returns True the first time: the caller then half-closes the lease, without the lock.
+        """
+        if session.ending:
+            return False
+        session.ending = True
+        self.last_error = why
+        self.counters["sessions_given_up"] += 1
+        if session is self.session:
+            self.cancel_queued("session_ending")
+            self.lookups.end()
+            self.changed.notify_all()
+        return True
+
+    def end_session(self, session: Session) -> int:
+        """Release everything after end-of-file on the lease; call with the lock held.
+
+        Returns how many jobs were open.
+        """
+        lost = session.jobs.open_jobs
+        session.jobs.end()
+        self._add_results(session.jobs.take_finished())
+        self.counters["jobs_lost"] += lost
+        self.counters["sessions_ended"] += 1
+        self.session = None
+        self.lookups.end()
+        for condition in (self.sender_wakeup, self.poller_wakeup, self.changed):
+            condition.notify_all()
+        return lost
+
+    def due_notice(self, now: float) -> str:
+        """Return a line about dropped jobs, at most one per NOTICE_SECONDS; with the lock held."""
+        if not self._notices or now < self._next_notice:
+            return ""
+        self._next_notice = now + NOTICE_SECONDS
+        parts = ", ".join(f"{count} {reason}" for reason, count in sorted(self._notices.items()))
+        self._notices.clear()
+        return f"jobs not sent to the daemon: {parts} ({self.last_error or 'no error noted'})"
+
+    def notice_wait(self, now: float) -> float | None:
+        """Seconds until `due_notice` has something to say; None if never; with the lock held."""
+        return max(self._next_notice - now, 0.0) if self._notices else None
+
+    def _add_results(self, results: Iterable[JobResult]) -> None:
+        for result in results:
+            kind = result.kind.name.lower()
+            for outcome in result.outcomes:
+                self.counters[f"{kind}_chunks_{outcome.name.lower()}"] += 1
+            self.counters[f"{kind}_jobs_{'succeeded' if result.success else 'failed'}"] += 1
+            self.counters[f"{kind}_bytes"] += result.transferred_bytes
+            self._results.append(result)
+        self.changed.notify_all()

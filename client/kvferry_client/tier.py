@@ -1,0 +1,251 @@
+"""The tier's logic without vLLM: request-level verdicts, batching, job ids, failed loads.
+
+Rules, each learned from somebody's bug report:
+
+* A lookup is RETRY until its verdict is there; the client's own deadline turns it into a
+  miss, so it can't stall a request.
+* A verdict holds for its request until the request ends, UNKNOWN included: the scheduler asks
+  anew in each step, and a miss that turns into RETRY again would never let it go on.
+* A key whose load failed is a miss for that request from then on, without another load;
+  other requests that had cached a hit ask again.
+* Each vLLM job id is reported once; results of unknown jobs are dropped and counted.
+
+Threading: called under vLLM's manager lock, never concurrently, by no particular thread.
+Nothing here blocks but `drain` and `shutdown`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+from kvferry_client.types import (
+    STORED_OUTCOMES,
+    JobKind,
+    JobResult,
+    LookupReply,
+    Outcome,
+    Presence,
+    RequestContext,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class TierClient(Protocol):
+    """What the tier needs of `Client`; `FakeClient` has it too."""
+
+    def start(self) -> None:
+        """Start connecting in the background."""
+
+    def store(
+        self, keys: Sequence[bytes], slots: Sequence[int], context: RequestContext | None = None
+    ) -> int:
+        """Queue a store job; return its id."""
+
+    def load(
+        self, keys: Sequence[bytes], slots: Sequence[int], context: RequestContext | None = None
+    ) -> int:
+        """Queue a load job; return its id."""
+
+    def lookup(
+        self,
+        keys: Sequence[bytes],
+        prefix_ordered: bool = False,  # noqa: FBT001, FBT002 - same as the client's
+        context: RequestContext | None = None,
+    ) -> int:
+        """Ask for keys; return a ticket."""
+
+    def take_results(self) -> list[JobResult]:
+        """Return finished jobs."""
+
+    def take_lookups(self) -> list[LookupReply]:
+        """Return finished lookups."""
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until all jobs have results."""
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End the session."""
+
+
+class Verdict(Enum):
+    """What the scheduler is told about a key."""
+
+    HIT = auto()
+    MISS = auto()
+    RETRY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job of vLLM that has ended."""
+
+    job_id: int
+    kind: JobKind
+    success: bool
+    good_keys: tuple[bytes, ...]
+    """Loads: the keys whose slots are filled. Stores: those known to be in the store."""
+    transferred_bytes: int
+    transfer_seconds: float
+
+
+@dataclass(slots=True)
+class _OpenJob:
+    job_id: int
+    request_id: str
+    keys: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Keys of one request and KV-cache group that wait to be asked for."""
+
+    context: RequestContext
+    keys: list[bytes] = field(default_factory=list)
+    positions: list[int | None] = field(default_factory=list)
+
+    @property
+    def prefix_ordered(self) -> bool:
+        """True if the positions rise: full attention is scanned forwards, windows backwards."""
+        known = [position for position in self.positions if position is not None]
+        if len(known) != len(self.positions):
+            return False
+        return len(known) > 1 and all(before < after for before, after in itertools.pairwise(known))
+
+
+class TierLogic:
+    """State of one tier; see the module's docstring."""
+
+    def __init__(self, client: TierClient) -> None:
+        """Serve from `client`, which this object starts and closes."""
+        self._client = client
+        self._verdicts: dict[str, dict[bytes, Verdict]] = {}
+        self._waiting: dict[tuple[str, bytes], _Group] = {}
+        self._tickets: dict[int, tuple[str, tuple[bytes, ...]]] = {}
+        self._jobs: dict[int, _OpenJob] = {}
+        self.unknown_results = 0
+        """Results of jobs that nobody waits for, since the start."""
+
+    def start(self) -> None:
+        """Start connecting in the background."""
+        self._client.start()
+
+    def lookup(self, key: bytes, context: RequestContext, position: int | None = None) -> Verdict:
+        """Return the verdict on a key for a request; RETRY while it is open.
+
+        `position` is the token position where the chunk ends, if known.
+        """
+        self._take_lookups()
+        request_id = context.request_id
+        verdicts = self._verdicts.setdefault(request_id, {})
+        verdict = verdicts.get(key)
+        if verdict is not None:
+            return verdict
+        group_id = (request_id, key[-4:])
+        if group_id not in self._waiting:
+            self.flush()
+            self._waiting[group_id] = _Group(context)
+        group = self._waiting[group_id]
+        group.keys.append(key)
+        group.positions.append(position)
+        verdicts[key] = Verdict.RETRY
+        return Verdict.RETRY
+
+    def flush(self) -> None:
+        """Ask for all keys that wait. Called at the step's end and when another group begins."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for (request_id, _), group in waiting.items():
+            keys = tuple(group.keys)
+            ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
+            self._tickets[ticket] = (request_id, keys)
+
+    def submit_store(
+        self, job_id: int, keys: Iterable[bytes], slots: Iterable[int], context: RequestContext
+    ) -> None:
+        """Queue a store of vLLM's; its request may have ended already."""
+        job = _OpenJob(job_id, context.request_id, tuple(keys))
+        self._jobs[self._client.store(job.keys, tuple(slots), context)] = job
+
+    def submit_load(
+        self, job_id: int, keys: Iterable[bytes], slots: Iterable[int], context: RequestContext
+    ) -> None:
+        """Queue a load of vLLM's."""
+        job = _OpenJob(job_id, context.request_id, tuple(keys))
+        self._jobs[self._client.load(job.keys, tuple(slots), context)] = job
+
+    def finished(self) -> list[FinishedJob]:
+        """Return vLLM's jobs that ended since the last call, each exactly once."""
+        self.flush()
+        finished = []
+        for result in self._client.take_results():
+            job = self._jobs.pop(result.job_id, None)
+            if job is None:
+                self.unknown_results += 1
+                continue
+            finished.append(self._finish(job, result))
+        return finished
+
+    def finish_request(self, request_id: str) -> None:
+        """Forget a request's verdicts and open lookups; its jobs go on."""
+        self._verdicts.pop(request_id, None)
+        for group_id in [group_id for group_id in self._waiting if group_id[0] == request_id]:
+            del self._waiting[group_id]
+
+    def has_pending_work(self) -> bool:
+        """Tell whether the engine must go on stepping: jobs or lookups are open."""
+        self._take_lookups()
+        self.flush()
+        asked = any(request_id in self._verdicts for request_id, _ in self._tickets.values())
+        return bool(self._jobs) or asked
+
+    def drain(self) -> None:
+        """Block until every job has a result for `finished`."""
+        self._client.drain()
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """End the session; False if the daemon still holds the region after `timeout_s`."""
+        return self._client.close(timeout_s)
+
+    def _take_lookups(self) -> None:
+        if not self._tickets:
+            return
+        for reply in self._client.take_lookups():
+            request_id, keys = self._tickets.pop(reply.ticket, ("", ()))
+            verdicts = self._verdicts.get(request_id)
+            if verdicts is None:
+                continue
+            for key, presence in zip(keys, reply.verdicts, strict=False):
+                if verdicts.get(key) is Verdict.RETRY:
+                    hit = presence is Presence.PRESENT
+                    verdicts[key] = Verdict.HIT if hit else Verdict.MISS
+
+    def _finish(self, job: _OpenJob, result: JobResult) -> FinishedJob:
+        is_load = result.kind is JobKind.LOAD
+        good = {Outcome.LOADED} if is_load else STORED_OUTCOMES
+        pairs = list(zip(job.keys, result.outcomes, strict=False))
+        good_keys = tuple(key for key, outcome in pairs if outcome in good)
+        if is_load and not result.success:
+            self._spoil(job.request_id, set(job.keys).difference(good_keys))
+        return FinishedJob(
+            job.job_id,
+            result.kind,
+            result.success,
+            good_keys,
+            result.transferred_bytes,
+            result.transfer_seconds,
+        )
+
+    def _spoil(self, request_id: str, keys: set[bytes]) -> None:
+        """Make keys whose load failed a miss for the request; others drop their cached hit."""
+        for other_id, verdicts in self._verdicts.items():
+            for key in keys & verdicts.keys():
+                if other_id == request_id:
+                    verdicts[key] = Verdict.MISS
+                elif verdicts[key] is Verdict.HIT:
+                    del verdicts[key]
