@@ -1,0 +1,1 @@
+"""Everything between the pure engine and the outside: sockets, gRPC, lease, runner."""

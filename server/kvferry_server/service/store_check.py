@@ -1,0 +1,60 @@
+"""The store's preflight: at start and again until it passes, and whenever an operator asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kvferry_server.core.events import Capacity, StoreReadiness
+from kvferry_server.core.ports import ObjectStore, Preflight
+
+from .runner import Runner
+
+__all__ = ["StoreCheck"]
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 30.0
+
+
+class StoreCheck:
+    """Runs preflights, one at a time, in a thread.
+
+    Until one has passed, the engine answers lookups UNKNOWN and sheds stores; from then on
+    its breakers judge the store.
+    """
+
+    def __init__(self, store: ObjectStore, runner: Runner) -> None:
+        self._store = store
+        self._runner = runner
+        self._one_at_a_time = asyncio.Lock()
+        self.ready = False
+        """True once a preflight has passed."""
+        self.settings = ""
+        """What the last passed preflight chose."""
+        self.problem = ""
+        """What the last preflight found wrong; empty if it passed."""
+
+    async def run(self) -> Preflight:
+        """One preflight now; logs its outcome if that is news."""
+        async with self._one_at_a_time:
+            found = await asyncio.to_thread(self._store.preflight)
+        if found.ready:
+            if not self.ready or self.problem:
+                _log.info("store %s: ready: %s", self._store.url, found.settings)
+            self.settings = found.settings
+            self._runner.send(Capacity(self._store.max_active_chunks))
+            self._runner.send(StoreReadiness(ready=True))
+            self.ready = True
+        elif found.problem != self.problem:
+            _log.error("store %s: not usable: %s", self._store.url, found.problem)
+        self.problem = "" if found.ready else found.problem
+        return found
+
+    async def until_ready(self) -> None:
+        """Preflights with growing pauses until one passes."""
+        pause = FIRST_RETRY_SECONDS
+        while not (await self.run()).ready:
+            await asyncio.sleep(pause)
+            pause = min(LAST_RETRY_SECONDS, 2 * pause)
