@@ -78,7 +78,7 @@ class Environment:
     def _install(self, step: str, *arguments: str, hint: str = "") -> None:
         print(f"{step} ...", end=" ", flush=True)
         began = time.monotonic()
-        pip = [self._python, "-m", "pip", "--disable-pip-version-check", "install"]
+        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check", "install"]
         with self._log.open("a") as log:
             done = subprocess.run(
                 [*pip, "--progress-bar", "off", *arguments], check=False, stdout=log, stderr=log
