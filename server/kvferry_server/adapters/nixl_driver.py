@@ -57,23 +57,27 @@ class TransferDriver:
     Args:
         agent: from now on this driver's; closed with it.
         questions: runs the procedures' blocking questions.
+        capacity: procedures under way at once; the others wait, and their slots stay untouched.
         name: of the thread.
     """
 
-    def __init__(self, agent: NixlAgent, questions: Executor, name: str) -> None:
+    def __init__(self, agent: NixlAgent, questions: Executor, *, capacity: int, name: str) -> None:
         self._agent = agent
         self._questions = questions
         self._wake = threading.Condition()
         self._inbox: deque[_Resume] = deque()
+        self._capacity = capacity
         self._active = 0
         self._closing = False
+        self._waiting: deque[_Chunk] = deque()
+        self._under_way = 0
         self._running: list[_Chunk] = []
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def active(self) -> int:
-        """Chunks submitted and not yet done."""
+        """Chunks submitted and not yet done, waiting ones included."""
         return self._active
 
     def submit(self, procedure: Procedure, done: Done) -> None:
@@ -100,16 +104,28 @@ class TransferDriver:
                 self._inbox.clear()
                 if not resumes and self._finished():
                     break
-            for resume in resumes:
-                self._advance(resume.chunk, answer=False, error=resume.error)
-            progressed = self._poll() or bool(resumes)
-            del resumes
+            progressed = bool(resumes)
+            while resumes:
+                self._resume(resumes.pop(0))
+            progressed |= self._poll()
+            self._start_waiting()
             pause = (
                 _FIRST_PAUSE_SECONDS
                 if progressed
                 else min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE_SECONDS)
             )
         self._agent.close()
+
+    def _resume(self, resume: _Resume) -> None:
+        if resume.chunk.started:
+            self._advance(resume.chunk, answer=False, error=resume.error)
+        else:
+            self._waiting.append(resume.chunk)
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._under_way < self._capacity:
+            self._under_way += 1
+            self._advance(self._waiting.popleft(), answer=False)
 
     def _finished(self) -> bool:
         return self._closing and self._active == 0
@@ -177,6 +193,7 @@ class TransferDriver:
             self._wake.notify()
 
     def _complete(self, done: Done, status: TransferStatus) -> None:
+        self._under_way -= 1
         with self._wake:
             self._active -= 1
         try:

@@ -64,7 +64,12 @@ class _Generation:
         self._diagnosis = Diagnosis(settings, make_agent(), inquiry)
         self._pool = DriverPool(
             [
-                TransferDriver(make_agent(), questions, name=f"kvferry-s3-{number}")
+                TransferDriver(
+                    make_agent(),
+                    questions,
+                    capacity=REQUESTS_PER_AGENT,
+                    name=f"kvferry-s3-{number}",
+                )
                 for number in range(agents)
             ]
         )
