@@ -23,12 +23,20 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Unavailable: no daemon answers, or it does not serve.
     """
-    socket = Path(load_settings(args).config.sockets.directory) / OFFLOAD_SOCKET
+    require_serving(Path(load_settings(args).config.sockets.directory) / OFFLOAD_SOCKET)
+    print("serving")
+    return 0
+
+
+def require_serving(socket: Path) -> None:
+    """Blocking: one health call.
+
+    Raises:
+        Unavailable: no daemon answers, or it does not serve.
+    """
     with open_channel(socket) as channel, explained(socket):
         answer = health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS
         )
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         raise Unavailable(f"the daemon at {socket} does not serve", reason="NOT_SERVING")
-    print("serving")
-    return 0

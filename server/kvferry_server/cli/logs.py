@@ -1,7 +1,7 @@
-"""The daemon's log: text or JSON lines on standard error, with a level that can change at run time.
+"""The daemon's log: text or JSON lines on standard error.
 
-Owns the handler and the levels of the loggers. Only kvferry's own loggers follow the level:
-libraries stay at WARNING, since at DEBUG they write request headers, session tokens included.
+Owns the handler. Only kvferry's own loggers follow the level, which `SetLogLevel` changes at run
+time: libraries stay at WARNING, since at DEBUG they write request headers, session tokens included.
 Imports the standard library only.
 """
 
@@ -13,14 +13,6 @@ import sys
 from datetime import UTC, datetime
 
 from .text import printable
-
-_LOGGER = logging.getLogger("kvferry_server")
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 
 
 class _TextFormatter(logging.Formatter):
@@ -70,15 +62,4 @@ def set_up(level: str, form: str) -> None:
     root.setLevel(logging.WARNING)
     logging.raiseExceptions = False
     logging.captureWarnings(capture=True)
-    _LOGGER.setLevel(_LEVELS[level])
-
-
-def set_level(level: str) -> str:
-    """Change the level of kvferry's own loggers and return the one before.
-
-    Raises:
-        KeyError: there is no such level.
-    """
-    previous = _LOGGER.level
-    _LOGGER.setLevel(_LEVELS[level])
-    return next(name for name, number in _LEVELS.items() if number == previous)
+    logging.getLogger("kvferry_server").setLevel(level.upper())

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
-from kvferry.v1 import admin_pb2, admin_pb2_grpc
 
+from kvferry.v1 import admin_pb2, admin_pb2_grpc
 from kvferry_server.core.errors import Unavailable
 from kvferry_server.service.settings import ADMIN_SOCKET
 

@@ -1,0 +1,112 @@
+"""Builds the daemon's adapters; nothing else in kvferry does.
+
+Owns which adapter stands behind which port. Imports adapters, service and core. The stores'
+adapters load NIXL, those of S3 boto3 too, so they are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from kvferry_server.adapters.clock import MonotonicClock
+from kvferry_server.adapters.hardening import LoopWatchdog, abort, forbid_dumps
+from kvferry_server.adapters.shm import SharedMemoryMapper
+from kvferry_server.core.ports import ObjectStore
+from kvferry_server.service import server
+from kvferry_server.service.settings import OFFLOAD_SOCKET
+
+from .config import parse_listen
+from .http_listener import HttpListener, bind
+from .observer import Observer
+from .options import Config
+from .pages import daemon_pages
+from .store_url import FileUrl, S3Url, parse_store_url
+
+if TYPE_CHECKING:
+    from kvferry_server.adapters.integrity import Integrity, Verify
+
+MAX_FILE_THREADS = 8
+"""More threads make a file store no faster."""
+
+
+def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
+    """Serve until a signal, then end the process with status 0.
+
+    Raises:
+        ConfigError: an address, a socket, the store's URL or the NIXL installation is wrong.
+        FailedPrecondition: another daemon has the socket directory.
+    """
+    settings = config.server_settings(debug_attach_by_name=debug_attach_by_name)
+    clock = MonotonicClock()
+    observer = Observer(clock)
+    watchdog = LoopWatchdog(config.timeouts.hard_deadline_seconds)
+    address = parse_listen(config.http.listen)
+    listener = None
+
+    def beat() -> None:
+        watchdog.beat()
+        observer.flush()
+
+    def make_ports() -> server.Ports:
+        nonlocal listener
+        listener = bind(*address) if address else None
+        return server.Ports(
+            store=build_store(config),
+            regions=SharedMemoryMapper(),
+            clock=clock,
+            abort=abort,
+            heartbeat=beat,
+            observe=observer.observe,
+        )
+
+    def on_started(daemon: server.Daemon) -> None:
+        watchdog.start()
+        if listener is not None:
+            pages = daemon_pages(daemon.server_info, settings.socket_dir / OFFLOAD_SOCKET)
+            HttpListener(listener, pages).start()
+
+    forbid_dumps()
+    server.run(make_ports, config.engine_settings(), settings, on_started)
+
+
+def build_store(config: Config) -> ObjectStore:
+    """The configured object store; it is not asked anything yet.
+
+    Raises:
+        ConfigError: the URL, an AWS setting or the NIXL installation is wrong.
+    """
+    from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity  # noqa: PLC0415
+
+    integrity = Integrity(ChecksumCatalog(), cast("Verify", config.integrity.verify))
+    match parse_store_url(config.store.url):
+        case FileUrl(directory):
+            return _file_store(Path(directory), integrity, config)
+        case S3Url(bucket, prefix):
+            return _s3_store(bucket, prefix, integrity, config)
+
+
+def _file_store(directory: Path, integrity: Integrity, config: Config) -> ObjectStore:
+    from kvferry_server.adapters.nixl_file_store import FileObjectStore  # noqa: PLC0415
+
+    threads = min(config.limits.max_inflight_chunks, MAX_FILE_THREADS)
+    return FileObjectStore(directory, integrity=integrity, threads=threads)
+
+
+def _s3_store(bucket: str, prefix: str, integrity: Integrity, config: Config) -> ObjectStore:
+    from kvferry_server.adapters.nixl_library import REQUESTS_PER_AGENT  # noqa: PLC0415
+    from kvferry_server.adapters.nixl_object_store import S3ObjectStore  # noqa: PLC0415
+    from kvferry_server.adapters.s3_credentials import settings_from_environment  # noqa: PLC0415
+    from kvferry_server.adapters.s3_inspect import S3Inspector  # noqa: PLC0415
+    from kvferry_server.adapters.s3_preflight import S3Preflight  # noqa: PLC0415
+
+    settings = settings_from_environment(bucket, prefix)
+    return S3ObjectStore(
+        settings,
+        preflight=lambda round_trip: S3Preflight(settings, round_trip).run(),
+        inquiry=partial(S3Inspector, settings),
+        integrity=integrity,
+        agents=math.ceil(config.limits.max_inflight_chunks / REQUESTS_PER_AGENT),
+    )
