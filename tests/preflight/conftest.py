@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
 from kvferry_server.adapters.nixl_object_store import S3ObjectStore
 from kvferry_server.adapters.s3_credentials import settings_from_environment
 from kvferry_server.adapters.s3_inspect import S3Inspector
 from kvferry_server.adapters.s3_preflight import S3Preflight
 from kvferry_server.adapters.s3_types import PreflightResult, RoundTrip, S3Settings
-
 from tests.support.fault_server import FaultServer
 from tests.support.s3_servers import S3Server, started
 

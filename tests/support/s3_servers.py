@@ -167,9 +167,13 @@ class S3Server(ABC):
         if self._child:
             self._child.signal(signal.SIGCONT)
 
+    def abandon(self) -> None:
+        """End it and everything that it needs to run."""
+        self.kill()
+
     def close(self) -> None:
         """End it and remove its directory."""
-        self.kill()
+        self.abandon()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def output(self) -> str:
@@ -187,7 +191,7 @@ class S3Server(ABC):
                 self.prepare()
                 self._launch()
             except StartFailed:
-                self.kill()
+                self.abandon()
                 if attempt == START_ATTEMPTS:
                     raise
                 shutil.rmtree(self.directory)
@@ -197,7 +201,7 @@ class S3Server(ABC):
 
     def _launch(self) -> None:
         self._child = Child(
-            self.command(), self.directory / "log", clean_environment(self.variables())
+            self.command(), self.directory / "server.log", clean_environment(self.variables())
         )
         self._child.wait_until(self.ready, self.start_seconds)
 
@@ -299,17 +303,27 @@ class SeaweedFS(S3Server):
             "-master.telemetry=false",
             "-master.volumeSizeLimitMB=1024",
             "-volume.max=30",
+            "-volume.preStopSeconds=0",
+            "-master.electionTimeout=1s",
         ]
         return ["weed", "server", *fixed, *ports]
 
     def ready(self) -> bool:
         return listens(self.port) and self._lists_buckets()
 
+    def close(self) -> None:
+        """Also removes the sockets that it always makes in /tmp."""
+        super().close()
+        for port in self.ports:
+            for path in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
+                path.unlink(missing_ok=True)
+
     def make_bucket(self, name: str) -> None:
+        """Its volumes may register later than the gateway answers."""
         super().make_bucket(name)
         client = self.client(retries={"total_max_attempts": 8, "mode": "standard"})
         try:
-            client.put_object(Bucket=name, Key=".kvferry-started", Body=b"")
+            client.put_object(Bucket=name, Key=".kvferry-started", Body=bytes(100_000))
             client.delete_object(Bucket=name, Key=".kvferry-started")
         finally:
             client.close()
