@@ -50,15 +50,16 @@ class Breaker:
     def failure(self, now: float, *, trial: bool) -> None:
         """The store failed or could not be reached.
 
-        Requests that began before the breaker opened neither prolong nor shorten it.
+        Requests that began before the breaker opened neither prolong nor shorten it; a trial
+        during which another answer closed it counts like any other request.
         """
-        if trial:
-            self._open_until = now + self._cooldown
-            self._trial_running = False
-        elif self._open_until is None:
+        if self._open_until is None:
             self._consecutive += 1
             if self._consecutive >= self._limit:
                 self._open_until = now + self._cooldown
+        elif trial:
+            self._open_until = now + self._cooldown
+            self._trial_running = False
 
     def wakeup(self) -> float | None:
         """When the state changes by time alone."""

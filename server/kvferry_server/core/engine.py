@@ -123,13 +123,14 @@ class Engine:
             case events.ProbeFinished():
                 self._lookups.finished(event, now)
             case events.StoreReadiness():
-                self._set_ready(now, ready=event.ready)
+                self._transfers.set_ready(ready=event.ready)
+                self._update_lookups()
             case events.Capacity():
                 self._transfers.capacity = min(
                     self.settings.max_active_chunks, event.max_active_chunks
                 )
             case events.SetPaused():
-                self._set_paused(event, now)
+                self._set_paused(event)
             case events.Stop():
                 self._stop(now)
             case events.Tick():
@@ -260,7 +261,7 @@ class Engine:
     def _transfer_finished(self, event: events.TransferFinished, now: float) -> None:
         ref = self._transfers.finished(event.transfer_id, event.status, now)
         if ref is not None:
-            self._lookups.stored(ref)
+            self._lookups.outdate(ref)
 
     def _job_finished(self, job: Job, now: float) -> None:
         session = job.session
@@ -281,14 +282,10 @@ class Engine:
         )
         self._waits.add_result(session, result)
 
-    def _set_ready(self, now: float, *, ready: bool) -> None:
-        self._transfers.set_ready(now, ready=ready)
-        self._update_lookups()
-
-    def _set_paused(self, event: events.SetPaused, now: float) -> None:
+    def _set_paused(self, event: events.SetPaused) -> None:
         for kind, paused in ((JobKind.STORE, event.stores), (JobKind.LOAD, event.loads)):
             if paused is not None:
-                self._transfers.pause(kind, now, paused=paused)
+                self._transfers.paused[kind] = paused
         self._update_lookups()
 
     def _update_lookups(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from .breaker import Breaker
 from .effects import Effect, LookupReply, StartProbe
@@ -32,11 +33,13 @@ class _Group:
     """All verdicts before it are known."""
     frontier: int = 0
     """Probes have been asked for up to here."""
+    awaited: dict[int, _Probing] = field(default_factory=dict)
+    """What the group waits for, by position."""
 
-    def cut(self, at: int) -> None:
-        """Answer UNKNOWN from a position on."""
-        self.verdicts[at:] = [Presence.UNKNOWN] * (len(self.verdicts) - at)
-        self.cursor = len(self.verdicts)
+    @property
+    def finished(self) -> bool:
+        """Whether all verdicts are known."""
+        return self.cursor == len(self.refs)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,15 +48,16 @@ class _Lookup:
     session_id: str
     deadline: float
     groups: list[_Group] = field(default_factory=list)
-    closed: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Probing:
     """An object whose probe is wanted or running."""
 
-    waiters: list[tuple[_Group, int]] = field(default_factory=list)
-    stored_meanwhile: bool = False
+    ref: ObjectRef
+    waiters: dict[tuple[_Group, int], None] = field(default_factory=dict)
+    """Groups and positions, of open lookups only."""
+    outdated: bool = False
 
 
 @dataclass(slots=True)
@@ -145,11 +149,11 @@ class Lookups:
         """Send wanted probes as far as bounds and breaker allow."""
         settings = self._settings
         while self._unsent:
-            if not (self.available and self._breaker.allows(now)):
+            if not self._breaker.allows(now):
                 self._fail_unsent(now)
                 return
             room = settings.max_probing_keys - len(self._sent)
-            refs = list(self._unsent)[: min(room, settings.probe_batch)]
+            refs = list(islice(self._unsent, min(room, settings.probe_batch)))
             if not refs:
                 return
             self._last_probe_id += 1
@@ -173,32 +177,35 @@ class Lookups:
             self._breaker.failure(now, trial=probe.trial)
         else:
             self._breaker.success()
-        touched: dict[_Group, None] = {}
+        answers = []
         for ref, verdict in zip(probe.refs, event.verdicts, strict=True):
             probing = self._sent.pop(ref)
-            final = self._final(ref, probing, verdict, now)
-            for group, at in probing.waiters:
-                if not group.lookup.closed and group.verdicts[at] is None:
-                    group.verdicts[at] = final
-                    touched[group] = None
-        self._advance_all(touched, now)
+            answers.append((probing, self._final(probing, verdict, now)))
+        self._deliver(answers, now)
 
-    def stored(self, ref: ObjectRef) -> None:
-        """A store finished: a probe that began before it is outdated."""
+    def outdate(self, ref: ObjectRef) -> None:
+        """A transfer showed whether an object exists: a probe from before says nothing new."""
         probing = self._sent.get(ref)
         if probing is not None:
-            probing.stored_meanwhile = True
+            probing.outdated = True
 
-    def _final(self, ref: ObjectRef, probing: _Probing, verdict: Presence, now: float) -> Presence:
-        if probing.stored_meanwhile:
-            return self._presence.get(ref, now) or Presence.UNKNOWN
+    def _final(self, probing: _Probing, verdict: Presence, now: float) -> Presence:
+        if probing.outdated:
+            return self._presence.get(probing.ref, now) or Presence.UNKNOWN
         if verdict is Presence.UNKNOWN:
             self._counters["probe_errors"] += 1
             return verdict
-        return self._presence.probed(ref, verdict, now)
+        return self._presence.probed(probing.ref, verdict, now)
 
-    def _advance_all(self, groups: Iterable[_Group], now: float) -> None:
-        for group in groups:
+    def _deliver(self, answers: Iterable[tuple[_Probing, Presence]], now: float) -> None:
+        """Give verdicts to who waits for them, and go on from there."""
+        touched: dict[_Group, None] = {}
+        for probing, verdict in answers:
+            for group, at in probing.waiters:
+                group.verdicts[at] = verdict
+                del group.awaited[at]
+                touched[group] = None
+        for group in touched:
             self._advance(group, now)
             self._reply_if_done(group.lookup)
 
@@ -212,7 +219,13 @@ class Lookups:
                 return
             group.cursor += 1
             if group.spec.prefix_ordered and verdict is not Presence.PRESENT:
-                group.cut(group.cursor)
+                self._cut(group, group.cursor)
+
+    def _cut(self, group: _Group, at: int) -> None:
+        """Answer UNKNOWN from a position on, and want no probe of it any more."""
+        group.verdicts[at:] = [Presence.UNKNOWN] * (len(group.refs) - at)
+        group.cursor = len(group.refs)
+        self._release(group)
 
     def _ask_wave(self, group: _Group, now: float) -> None:
         """Fill in what is known from the frontier on; want probes for up to a wave of others."""
@@ -238,32 +251,24 @@ class Lookups:
             if len(self._unsent) >= self._settings.max_probing_keys * _MAX_UNSENT_PER_PROBING:
                 group.verdicts[at] = Presence.UNKNOWN
                 return 0
-            probing = self._unsent[ref] = _Probing()
-        probing.waiters.append((group, at))
+            probing = self._unsent[ref] = _Probing(ref)
+        probing.waiters[group, at] = None
+        group.awaited[at] = probing
         return 1
 
     def _fail_unsent(self, now: float) -> None:
         """Answer UNKNOWN for everything that can't be probed now."""
-        while self._unsent:
-            unsent, self._unsent = self._unsent, {}
-            touched: dict[_Group, None] = {}
-            for probing in unsent.values():
-                for group, at in probing.waiters:
-                    if not group.lookup.closed:
-                        group.verdicts[at] = Presence.UNKNOWN
-                        touched[group] = None
-            self._advance_all(touched, now)
+        unsent, self._unsent = self._unsent, {}
+        self._deliver([(probing, Presence.UNKNOWN) for probing in unsent.values()], now)
 
     def _reply_if_done(self, lookup: _Lookup) -> None:
-        if not lookup.closed and all(g.cursor == len(g.refs) for g in lookup.groups):
+        if lookup.lookup_id in self._open and all(g.finished for g in lookup.groups):
             self._reply(lookup)
 
     def _give_up(self, lookup: _Lookup) -> None:
         for group in lookup.groups:
-            for at in range(group.cursor, len(group.verdicts)):
-                if group.spec.prefix_ordered and group.verdicts[at] is None:
-                    group.cut(at)
-                    break
+            if group.spec.prefix_ordered and not group.finished:
+                self._cut(group, group.cursor)
         self._reply(lookup)
 
     def _reply(self, lookup: _Lookup) -> None:
@@ -279,12 +284,13 @@ class Lookups:
         self._emit(LookupReply(lookup.lookup_id, verdicts))
 
     def _close(self, lookup: _Lookup) -> None:
-        """Drop probes that nobody else waits for and that are not yet sent."""
-        lookup.closed = True
-        if not self._unsent:
-            return
         for group in lookup.groups:
-            for ref in group.refs:
-                probing = self._unsent.get(ref)
-                if probing is not None and all(w.lookup.closed for w, _ in probing.waiters):
-                    del self._unsent[ref]
+            self._release(group)
+
+    def _release(self, group: _Group) -> None:
+        """Wait for nothing any more; drop unsent probes that nobody else waits for."""
+        for at, probing in group.awaited.items():
+            del probing.waiters[group, at]
+            if not probing.waiters:
+                self._unsent.pop(probing.ref, None)
+        group.awaited.clear()

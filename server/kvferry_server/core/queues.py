@@ -12,7 +12,8 @@ from .types import JobKind
 
 LOADS_PER_STORE = 7
 """While both kinds wait, one start in eight is a store's."""
-_PRUNE_SLACK = 1024
+PRUNE_SLACK = 1024
+"""Dead entries that a queue may hold beyond the number of its live ones."""
 _Entry = tuple[int, int, int, Chunk]
 
 
@@ -26,6 +27,10 @@ class ChunkQueue:
         self._by_session: OrderedDict[Session, list[_Entry]] = OrderedDict()
         self._delayed: list[tuple[float, int, Chunk]] = []
         self._order = 0
+
+    def __len__(self) -> int:
+        """Entries held, those to be passed over included."""
+        return len(self._delayed) + sum(map(len, self._by_session.values()))
 
     def push(self, chunk: Chunk) -> None:
         """Let a chunk wait for its turn."""
@@ -84,8 +89,7 @@ class ChunkQueue:
         Args:
             live: how many queued chunks of this kind there are.
         """
-        held = len(self._delayed) + sum(map(len, self._by_session.values()))
-        if held <= 2 * live + _PRUNE_SLACK:
+        if len(self) <= 2 * live + PRUNE_SLACK:
             return
         self._delayed = [e for e in self._delayed if e[2].state is ChunkState.QUEUED]
         heapq.heapify(self._delayed)

@@ -14,7 +14,7 @@ from .breaker import Breaker
 from .effects import Abort, Effect, StartTransfer
 from .errors import IllegalTransition
 from .presence import PresenceTable
-from .queues import TransferQueue
+from .queues import PRUNE_SLACK, TransferQueue
 from .states import ChunkEvent, ChunkState, next_state
 from .tables import Chunk, Job, Session
 from .types import (
@@ -80,6 +80,7 @@ class Transfers:
         self._storing: set[ObjectRef] = set()
         self._last_transfer_id = 0
         self._job_order = 0
+        self._unfinished_jobs = 0
         self._awake = 0.0
         self._last_step: float | None = None
         self.capacity = settings.max_active_chunks
@@ -113,6 +114,7 @@ class Transfers:
         job.counts[ChunkState.QUEUED] = len(job.chunks)
         self.queued[kind] += len(job.chunks)
         self._by_deadline.append(job)
+        self._unfinished_jobs += 1
         for chunk in job.chunks:
             session.hold_slot(chunk)
             if kind is JobKind.STORE:
@@ -124,24 +126,24 @@ class Transfers:
         return job
 
     def pump(self, now: float) -> None:
-        """Start what may start."""
+        """Start what may start, end what is refused by now, and forget what is done with."""
+        self._drop_refused(now)
         while len(self._active) < self.capacity:
             chunk = self._queue.pop(self.active[JobKind.STORE], self.capacity)
             if chunk is None:
-                return
-            kind = chunk.job.kind
+                break
             if now >= chunk.job.deadline:
                 self._drop(chunk, Outcome.EXPIRED, now)
-            elif (refusal := self._refusal(kind, now)) is not None:
-                self._drop(chunk, refusal, now)
             else:
                 self._start(chunk, now)
+                self._drop_refused(now)
+        self._prune()
 
     def finished(self, transfer_id: int, status: TransferStatus, now: float) -> ObjectRef | None:
         """Take in the end of an attempt.
 
         Returns:
-            The object, if it was just stored.
+            The object, if the attempt showed whether it exists.
 
         Raises:
             IllegalTransition: no such transfer is running, or it can't end so; nothing changes.
@@ -157,10 +159,10 @@ class Transfers:
         self.active[kind] -= 1
         chunk.job.session.active_chunks -= 1
         self._note_health(kind, status, now, trial=attempt.trial)
-        self._note_presence(chunk, status, now)
+        known = self._note_presence(chunk, status, now)
         if not self._may_retry(chunk, status, now, trial=attempt.trial):
             self._end(chunk, ChunkEvent.FINISH, outcome, now)
-        return chunk.ref if outcome is Outcome.STORED else None
+        return chunk.ref if known else None
 
     def cancel(self, session: Session, now: float) -> None:
         """End every queued chunk of a session; running attempts are not retried."""
@@ -174,20 +176,12 @@ class Transfers:
         for queue in self._queue.kinds.values():
             queue.forget(session)
 
-    def set_ready(self, now: float, *, ready: bool) -> None:
+    def set_ready(self, *, ready: bool) -> None:
         """The store passed or failed its preflight; passing closes both breakers."""
         self.store_ready = ready
-        for kind, breaker in self.breakers.items():
-            if ready:
+        if ready:
+            for breaker in self.breakers.values():
                 breaker.success()
-            else:
-                self.drop_queued(self._queue.kinds[kind].waiting(), _BREAKER_OPEN[kind], now)
-
-    def pause(self, kind: JobKind, now: float, *, paused: bool) -> None:
-        """Switch a kind off or on; what is queued of it is shed."""
-        self.paused[kind] = paused
-        if paused:
-            self.drop_queued(self._queue.kinds[kind].waiting(), Outcome.SHED, now)
 
     def drop_queued(self, chunks: Iterable[Chunk], outcome: Outcome, now: float) -> None:
         """End those of the chunks that are queued."""
@@ -197,9 +191,8 @@ class Transfers:
 
     def tick(self, now: float) -> None:
         """Let time pass: due retries, expired jobs, the hard deadline."""
-        for kind, queue in self._queue.kinds.items():
+        for queue in self._queue.kinds.values():
             queue.wake(now)
-            queue.prune(self.queued[kind])
         while self._by_deadline:
             job = self._by_deadline[0]
             if not job.finished:
@@ -256,6 +249,19 @@ class Transfers:
             return _BREAKER_OPEN[kind]
         return None
 
+    def _drop_refused(self, now: float) -> None:
+        """End what waits although its kind is paused, not ready or behind an open breaker."""
+        for kind, queue in self._queue.kinds.items():
+            if self.queued[kind] and (refusal := self._refusal(kind, now)) is not None:
+                self.drop_queued(queue.waiting(), refusal, now)
+
+    def _prune(self) -> None:
+        """Keep what is held in proportion to what is unfinished."""
+        for kind, queue in self._queue.kinds.items():
+            queue.prune(self.queued[kind])
+        if len(self._by_deadline) > 2 * self._unfinished_jobs + PRUNE_SLACK:
+            self._by_deadline = deque(job for job in self._by_deadline if not job.finished)
+
     def _start(self, chunk: Chunk, now: float) -> None:
         job, kind = chunk.job, chunk.job.kind
         chunk.apply(ChunkEvent.START)
@@ -310,20 +316,20 @@ class Transfers:
         breaker = self.breakers[kind]
         if status is TransferStatus.UNAVAILABLE or (status is TransferStatus.INTERNAL and trial):
             breaker.failure(now, trial=trial)
-            if not breaker.allows(now):
-                waiting = self._queue.kinds[kind].waiting()
-                self.drop_queued(waiting, _BREAKER_OPEN[kind], now)
         elif status is not TransferStatus.INTERNAL:
             breaker.success()
 
-    def _note_presence(self, chunk: Chunk, status: TransferStatus, now: float) -> None:
-        if chunk.job.kind is JobKind.STORE:
-            if status is TransferStatus.OK:
-                self._presence.stored(chunk.ref, now)
+    def _note_presence(self, chunk: Chunk, status: TransferStatus, now: float) -> bool:
+        """Learn whether the object exists; False if the attempt does not tell."""
+        if status is TransferStatus.OK and chunk.job.kind is JobKind.STORE:
+            self._presence.stored(chunk.ref, now)
         elif status is TransferStatus.MISSING:
             self._presence.missing(chunk.ref, now)
         elif status in {TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}:
             self._presence.condemn(chunk.ref, now)
+        else:
+            return False
+        return True
 
     def _drop(self, chunk: Chunk, outcome: Outcome, now: float, *, held: bool = True) -> None:
         """End a queued chunk; `held` unless it never got into the store queue."""
@@ -345,6 +351,7 @@ class Transfers:
         if outcome is _SUCCESS[job.kind]:
             self._counters[f"bytes_{job.kind.name.lower()}"] += job.session.spec.slot_bytes
         if job.finished:
+            self._unfinished_jobs -= 1
             self._job_finished(job, now)
 
     def _check_hard_deadline(self) -> None:

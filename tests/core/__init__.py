@@ -1,0 +1,1 @@
+"""Tests of the pure engine. No I/O, no clock, no sleep."""

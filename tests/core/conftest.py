@@ -1,0 +1,23 @@
+"""Hypothesis profiles: `gate` by default, `KVFERRY_HYPOTHESIS=thorough` for a long search."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "gate",
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough",
+    max_examples=3000,
+    stateful_step_count=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("KVFERRY_HYPOTHESIS", "gate"))
