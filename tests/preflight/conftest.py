@@ -14,7 +14,7 @@ from kvferry_server.adapters.s3_inspect import S3Inspector
 from kvferry_server.adapters.s3_preflight import S3Preflight
 from kvferry_server.adapters.s3_types import PreflightResult, RoundTrip, S3Settings
 from tests.support.fault_server import FaultServer
-from tests.support.s3_servers import S3Server, started
+from tests.support.s3_servers import Moto, S3Server, started
 
 Preflighter = Callable[..., PreflightResult]
 
@@ -46,6 +46,18 @@ def localbucket() -> Iterator[S3Server]:
 def moto() -> Iterator[S3Server]:
     with started("moto") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def strict_moto() -> Iterator[S3Server]:
+    """A moto that checks signatures and IAM rights; it may list, get and delete, but not put."""
+    server = Moto()
+    try:
+        server.start()
+        server.require_keys("s3:ListBucket", "s3:GetObject", "s3:DeleteObject")
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

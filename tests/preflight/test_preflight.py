@@ -120,6 +120,19 @@ def test_missing_credentials_are_named(preflight, localbucket):
     assert [step.name for step in result.report.steps] == ["endpoint", "credentials"]
 
 
+def test_a_wrong_secret_is_told_from_a_wrong_key(preflight, strict_moto):
+    wrong_secret = preflight(strict_moto, AWS_SECRET_ACCESS_KEY="not-the-secret")
+    wrong_key = preflight(strict_moto, AWS_ACCESS_KEY_ID="AKIANOTTHEKEY0000000")
+    assert "secret key does not fit" in wrong_secret.report.problem
+    assert "access key is not known" in wrong_key.report.problem
+
+
+def test_a_real_refusal_to_write_is_named(preflight, strict_moto):
+    result = preflight(strict_moto)
+    assert [step.passed for step in result.report.steps] == [True, True, True, False]
+    assert "s3:PutObject" in result.report.problem
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [

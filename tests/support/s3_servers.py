@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import urllib.request
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -224,7 +225,7 @@ class LocalBucket(S3Server):
 
 
 class Moto(S3Server):
-    """moto: objects in memory; credentials are not checked."""
+    """moto: objects in memory; credentials are not checked before `require_keys`."""
 
     name = "moto"
     programs = ("moto_server",)
@@ -237,6 +238,32 @@ class Moto(S3Server):
 
     def command(self) -> list[str]:
         return ["moto_server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def require_keys(self, *actions: str) -> None:
+        """From now on only new keys are let in, and only for these IAM actions."""
+        iam = boto3.session.Session().client(
+            "iam",
+            endpoint_url=self.endpoint_url,
+            region_name=REGION,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
+        statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.create_user(UserName="test")
+        iam.put_user_policy(UserName="test", PolicyName="test", PolicyDocument=policy)
+        keys = iam.create_access_key(UserName="test")["AccessKey"]
+        iam.close()
+        self._after_requests(0)
+        self.access_key, self.secret_key = keys["AccessKeyId"], keys["SecretAccessKey"]
+
+    def _after_requests(self, count: int) -> None:
+        """Let so many more requests in without a check of their keys."""
+        url = f"{self.endpoint_url}/moto-api/reset-auth"
+        headers = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(url, str(count).encode(), headers, method="POST")
+        with urllib.request.urlopen(request, timeout=30):
+            pass
 
 
 class Rclone(S3Server):

@@ -100,11 +100,13 @@ class S3Preflight:
         try:
             with steps.step("round trip") as note:
                 dialect = self._first_working(scratch, credentials, addressing, note)
+            with steps.step("clean-up") as note:
+                note.detail = scratch.clean() or "scratch objects deleted"
+        except _Problem:
+            scratch.clean()
+            raise
         finally:
-            left = scratch.clean()
             client.close()
-        with steps.step("clean-up") as note:
-            note.detail = left or "scratch objects deleted"
         return dialect
 
     def _first_working(
