@@ -12,6 +12,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import grpc
 
@@ -63,7 +64,7 @@ class DaemonChannel:
         self, socket_dir: str, options: tuple[tuple[str, int | str], ...] = CHANNEL_OPTIONS
     ) -> None:
         """Remember where to connect; connects to nothing."""
-        self._target = f"unix:{Path(socket_dir).absolute() / SERVICE_SOCKET}"
+        self._target = f"unix:{quote(str(Path(socket_dir).absolute() / SERVICE_SOCKET))}"
         self._options = options
         self._lock = threading.Lock()
         self._pid = os.getpid()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kvferry_client.session import Session
     from kvferry_client.types import ClientState, JobResult, LookupReply
 
+MAX_QUEUED_LOOKUP_KEYS: Final = 1 << 20
+"""Keys above this that wait to be asked for are UNKNOWN at once."""
 DRAIN_STEP_SECONDS: Final = 1.0
 DRAIN_RETRY_SECONDS: Final = 0.1
 DRAIN_LOG_SECONDS: Final = 5.0
@@ -57,13 +59,15 @@ class Client:
         slot_bytes: int | None = None,
         lookup_timeout_s: float = 2.0,
         max_queued_jobs: int = 4096,
-        max_queued_lookup_keys: int = 1 << 20,
+        stall_timeout_s: float = 30.0,
     ) -> None:
         """Prepare a client; nothing is connected and no thread started yet.
 
         `region_view` has the shape (slots, stride); `slot_bytes` of each slot are moved, by
         default the stride. A lookup is a miss after `lookup_timeout_s` seconds. Jobs above
-        `max_queued_jobs` that wait to be sent, of each kind, end at once as NOT_SENT.
+        `max_queued_jobs` that wait to be sent, of each kind, end at once as NOT_SENT. If calls
+        fail for `stall_timeout_s` seconds without a break though the lease lives, the client
+        asks the daemon to end the session, and attaches anew once it has.
         Raises RegionError for an unsuitable view, ValueError for too long a socket path.
         """
         slots, stride = check_view(region_view)
@@ -77,7 +81,8 @@ class Client:
             slot_bytes=stride if slot_bytes is None else slot_bytes,
             lookup_timeout_s=lookup_timeout_s,
             max_queued_jobs=max_queued_jobs,
-            max_queued_lookup_keys=max_queued_lookup_keys,
+            max_queued_lookup_keys=MAX_QUEUED_LOOKUP_KEYS,
+            stall_timeout_s=stall_timeout_s,
         )
         self._shared = Shared(self._config)
         _clients.add(self)

@@ -90,6 +90,7 @@ class Connection:
             lease=lease,
             channel=DaemonChannel(config.socket_dir),
             jobs=JobTable(limits, config.slot_bytes, config.max_queued_jobs),
+            stall_timeout_s=config.stall_timeout_s,
         )
 
     def _serve(self, session: Session) -> None:

@@ -49,6 +49,7 @@ class Poller:
                 self._on_failure(session, error)
                 continue
             self._retry = FIRST_RETRY_SECONDS
+            session.poll_stall.answered()
             self._on_reply(session, request.ack_seq, reply)
 
     def _next_poll(self) -> tuple[Session, offload_pb2.PollRequest] | None:
@@ -76,7 +77,6 @@ class Poller:
             return
         malformed = False
         with shared.lock:
-            session.calls_work()
             session.jobs.acknowledged(ack_seq)
             for result in reply.results:
                 match session.jobs.record(codec.wire_result(result)):
@@ -99,7 +99,7 @@ class Poller:
     def _on_failure(self, session: Session, error: Exception) -> None:
         with self._shared.lock:
             self._shared.counters["calls_failed"] += 1
-            stalled = session.calls_fail(time.monotonic())
+        stalled = session.poll_stall.failed(time.monotonic())
         if code_of(error) in GIVE_UP_CODES:
             self._give_up(session, f"the daemon refuses to report: {describe(error)}")
         elif stalled:

@@ -117,7 +117,6 @@ class Sender:
             self._lookup_failed(session, slices, ValueError("the answer isn't for this session"))
             return
         with self._shared.lock:
-            session.calls_work()
             for piece, group in zip(slices, reply.groups, strict=True):
                 self._shared.lookups.answer(piece, group.verdicts)
             self._shared.changed.notify_all()
@@ -166,7 +165,7 @@ class Sender:
                 and session.jobs.is_open(part)
                 for part, admission in zip(batch.parts, reply.admissions, strict=False)
             )
-            session.calls_work()
+            session.send_stall.answered()
             session.jobs.admitted(batch)
             self._retry, self._retry_at = FIRST_RETRY_SECONDS, 0.0
             self._shared.sender_wakeup.notify_all()
@@ -176,7 +175,7 @@ class Sender:
     def _batch_refused(self, session: Session, batch: Batch, error: BaseException) -> None:
         alone = code_of(error) is grpc.StatusCode.INVALID_ARGUMENT
         with self._shared.lock:
-            session.calls_work()
+            session.send_stall.answered()
             before = session.jobs.open_jobs
             certain = session.jobs.refused(batch, try_alone=alone)
             self._shared.counters["jobs_not_sent_refused"] += before - session.jobs.open_jobs
@@ -189,11 +188,15 @@ class Sender:
 
     def _batch_unanswered(self, session: Session, batch: Batch, error: BaseException) -> None:
         with self._shared.lock:
+            now = time.monotonic()
             session.jobs.unanswered(batch)
-            self._retry_at = time.monotonic() + self._retry
+            stalled = session.send_stall.failed(now)
+            self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, MAX_RETRY_SECONDS)
             self._shared.sender_wakeup.notify_all()
         self._note_failure(session, error)
+        if stalled:
+            self._give_up(session, f"a request stays unanswered: {describe(error)}")
 
     def _is_ours(self, session: Session, boot_id: str) -> bool:
         if boot_id == session.boot_id:
@@ -204,11 +207,8 @@ class Sender:
     def _note_failure(self, session: Session, error: BaseException) -> None:
         with self._shared.lock:
             self._shared.counters["calls_failed"] += 1
-            stalled = session.calls_fail(time.monotonic())
         if code_of(error) in SESSION_GONE_CODES:
             self._give_up(session, f"the daemon doesn't know the session: {describe(error)}")
-        elif stalled:
-            self._give_up(session, f"calls keep failing: {describe(error)}")
 
     def _give_up(self, session: Session, why: str) -> None:
         with self._shared.lock:

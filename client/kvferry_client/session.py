@@ -20,11 +20,27 @@ if TYPE_CHECKING:
     from kvferry_client.lease import Lease
     from kvferry_client.limits import SessionLimits
 
-STALL_SECONDS: Final = 30.0
-"""Calls that fail for so long, with the lease alive, make the client ask for a new session."""
 SESSION_GONE_CODES: Final = frozenset(
     {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 )
+
+
+@dataclass(slots=True)
+class Stall:
+    """How long one kind of call has failed without a break."""
+
+    limit_seconds: float
+    _since: float | None = None
+
+    def answered(self) -> None:
+        """Note that the daemon answered."""
+        self._since = None
+
+    def failed(self, now: float) -> bool:
+        """Note a failed call; True if they have failed for the limit without a break."""
+        if self._since is None:
+            self._since = now
+        return now - self._since >= self.limit_seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -38,23 +54,20 @@ class Session:
     lease: Lease
     channel: DaemonChannel
     jobs: JobTable
+    stall_timeout_s: float
+    send_stall: Stall = field(init=False)
+    poll_stall: Stall = field(init=False)
     ending: bool = False
     """Half-closed: nothing new is sent, end-of-file is awaited."""
-    failing_since: float | None = None
+
+    def __post_init__(self) -> None:
+        """Start the stall clocks of the two kinds of calls that must get through."""
+        self.send_stall = Stall(self.stall_timeout_s)
+        self.poll_stall = Stall(self.stall_timeout_s)
 
     def stub(self) -> offload_pb2_grpc.OffloadServiceStub:
         """Return the stub for this session's calls."""
         return self.channel.stub()
-
-    def calls_work(self) -> None:
-        """Note that the daemon answered."""
-        self.failing_since = None
-
-    def calls_fail(self, now: float) -> bool:
-        """Note a failed call; True if they have failed for STALL_SECONDS without a break."""
-        if self.failing_since is None:
-            self.failing_since = now
-        return now - self.failing_since >= STALL_SECONDS
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:

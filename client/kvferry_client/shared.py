@@ -78,6 +78,7 @@ class Config:
     lookup_timeout_s: float
     max_queued_jobs: int
     max_queued_lookup_keys: int
+    stall_timeout_s: float
 
 
 class Shared:
