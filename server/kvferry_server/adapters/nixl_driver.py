@@ -87,11 +87,14 @@ class TransferDriver:
             self._inbox.append(_Resume(_Chunk(procedure, done)))
             self._wake.notify()
 
-    def close(self) -> None:
-        """Blocking: wait until every chunk is done, then destroy the agent."""
+    def end(self) -> None:
+        """Destroy the agent once every chunk is done; `join` waits for that."""
         with self._wake:
             self._closing = True
             self._wake.notify()
+
+    def join(self) -> None:
+        """Blocking: wait for what `end` began."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -221,7 +224,9 @@ class DriverPool:
     def close(self) -> None:
         """Blocking: wait until every chunk is done, then destroy the agents."""
         for driver in self._drivers:
-            driver.close()
+            driver.end()
+        for driver in self._drivers:
+            driver.join()
 
 
 def move_and_wait(agent: NixlAgent, move: Move) -> bool:

@@ -215,9 +215,13 @@ class FileObjectStore:
     def _current_staging(self) -> Staging:
         """The temporary area, made again if it is gone but the root is there."""
         with self._staging_lock:
-            if self._staging is None or not self._staging.exists():
-                self._staging = Staging(self._root)
-            return self._staging
+            present = self._staging
+            if present is not None and present.exists():
+                return present
+            made = self._staging = Staging(self._root)
+            if present is not None:
+                present.close()
+            return made
 
     def _is_reachable(self) -> bool:
         """Whether a name that is not found is really absent: no unmounted or renamed root."""
