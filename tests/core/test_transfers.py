@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvferry_server.core.effects import BreakerChanged, JobFinished, StartTransfer
-from kvferry_server.core.events import Capacity, StoreReadiness
-from kvferry_server.core.types import BreakerState, JobKind, Outcome, TransferStatus
+from kvferry_server.core.effects import JobFinished, StartTransfer
+from kvferry_server.core.events import Capacity
+from kvferry_server.core.types import Outcome, TransferStatus
 
 from .world import (
     ABSENT,
@@ -13,7 +13,6 @@ from .world import (
     PRESENT,
     STORE,
     UNAVAILABLE,
-    UNKNOWN,
     World,
     job,
     ref,
@@ -25,9 +24,6 @@ def world(**settings):
     made = World(**({"max_active_chunks": 4, "transfer_seconds": 1000.0} | settings))
     made.open()
     return made
-
-
-# --- order and capacity
 
 
 def test_a_start_names_everything_that_the_transfer_needs():
@@ -86,9 +82,6 @@ def test_sessions_take_turns():
     while w.running:
         order += started(w.finish(next(iter(w.running))))
     assert order == ["a", "b", "x", "c", "y", "z"]
-
-
-# --- skips and bounds of stores
 
 
 def test_a_key_that_is_present_is_not_stored_again():
@@ -168,9 +161,6 @@ def test_queued_store_bytes_follow_the_queue():
     assert w.outcomes(1) == (Outcome.STORED, Outcome.STORED, Outcome.SHED, Outcome.SHED)
 
 
-# --- outcomes
-
-
 @pytest.mark.parametrize("status", [s for s in TransferStatus if s is not OK])
 def test_J06_no_failed_load_counts_as_loaded(status):
     w = world(max_attempts=1)
@@ -209,9 +199,6 @@ def test_a_job_without_a_transfer_took_no_time():
     w = World(ready=False)
     w.open()
     assert w.load(1, "a").one(JobFinished).result.transfer_seconds == 0.0
-
-
-# --- retries
 
 
 def test_S01_retries_wait_longer_each_time_and_are_bounded():
@@ -275,9 +262,6 @@ def test_a_retry_keeps_its_slot_and_its_key():
     assert (again.slot, again.ref, again.attempt) == (5, ref("a"), 2)
 
 
-# --- presence after transfers
-
-
 @pytest.mark.parametrize("status", [TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE])
 def test_L01_a_condemned_object_is_absent_until_the_next_store_overwrites_it(status):
     w = world()
@@ -331,168 +315,3 @@ def test_J07_a_failed_store_leaves_a_miss():
     w.store(1, "a")
     w.finish("a", UNAVAILABLE)
     assert w.ask("a") == [ABSENT]
-
-
-# --- breakers
-
-
-def trip(w, kind, names="qrs"):
-    """Open a breaker of three failures; attempts are single."""
-    first = 900 + 10 * w.last_id + kind
-    w.submit(kind, job(first, names, 50))
-    for name in names:
-        w.finish(name, UNAVAILABLE)
-
-
-def breaker_world(**settings):
-    return world(max_attempts=1, breaker_failures=3, breaker_cooldown_seconds=5.0, **settings)
-
-
-@pytest.mark.parametrize(("kind", "ending"), [(STORE, Outcome.SHED), (LOAD, Outcome.UNAVAILABLE)])
-def test_an_open_breaker_fails_fast_what_waits_and_what_comes(kind, ending):
-    w = breaker_world(max_active_chunks=3)
-    other = LOAD if kind is STORE else STORE
-    w.submit(kind, job(1, "abcdefg"))
-    for name in "abc":
-        w.finish(name, UNAVAILABLE)
-    assert w.engine.breaker_states(w.now) == {kind: BreakerState.OPEN, other: BreakerState.CLOSED}
-    assert w.log.of(BreakerChanged) == [BreakerChanged(kind, BreakerState.OPEN)]
-    assert w.engine.queued == {STORE: 0, LOAD: 0}
-    assert w.running
-    assert not w.finish_all(UNAVAILABLE).of(StartTransfer)
-    assert w.outcomes(1)[0] is Outcome.UNAVAILABLE
-    assert w.outcomes(1)[-1] is ending
-    w.submit(kind, job(2, "x"))
-    assert w.outcomes(2) == (ending,)
-    assert started(w.submit(other, job(3, "y"))) == ["y"]
-
-
-def test_retries_that_wait_are_dropped_when_the_breaker_opens():
-    w = world(breaker_failures=4)
-    w.load(1, "abcd")
-    for name in "abc":
-        w.finish(name, UNAVAILABLE)
-    assert w.engine.queued[LOAD] == 3
-    w.finish("d", UNAVAILABLE)
-    assert w.outcomes(1) == (Outcome.UNAVAILABLE,) * 4
-
-
-def test_loads_that_wait_are_dropped_when_probes_open_the_read_breaker():
-    w = world(max_active_chunks=1, breaker_failures=1)
-    w.load(1, "ab")
-    w.start_lookup("x")
-    w.probed(UNKNOWN, failed=True)
-    assert w.engine.queued[LOAD] == 0
-    w.finish("a")
-    assert w.outcomes(1) == (Outcome.LOADED, Outcome.UNAVAILABLE)
-
-
-def test_a_half_open_breaker_runs_one_trial_that_closes_it():
-    w = breaker_world()
-    trip(w, STORE)
-    assert w.engine.next_wakeup(w.now) <= w.now + 5
-    assert w.tick(5).of(BreakerChanged) == [BreakerChanged(STORE, BreakerState.HALF_OPEN)]
-    assert started(w.store(1, "abc")) == ["a"]
-    w.store(2, "d", 10)
-    assert w.outcomes(2) == (Outcome.SHED,)
-    done = w.finish("a")
-    assert done.of(BreakerChanged) == [BreakerChanged(STORE, BreakerState.CLOSED)]
-    assert w.outcomes(1) == (Outcome.STORED, Outcome.SHED, Outcome.SHED)
-    assert started(w.store(3, "xyz")) == ["x", "y", "z"]
-
-
-@pytest.mark.parametrize("status", [UNAVAILABLE, TransferStatus.INTERNAL])
-def test_a_failed_trial_is_not_retried_and_opens_the_breaker_again(status):
-    w = world(max_attempts=1, breaker_failures=1, breaker_cooldown_seconds=5.0)
-    w.load(1, "a")
-    w.finish("a", UNAVAILABLE)
-    w.tick(5)
-    w.load(2, "b")
-    done = w.finish("b", status)
-    assert done.of(BreakerChanged) == [BreakerChanged(LOAD, BreakerState.OPEN)]
-    assert w.outcomes(2) == (Outcome[status.name],)
-    w.tick(4.9)
-    w.load(3, "c")
-    assert w.outcomes(3) == (Outcome.UNAVAILABLE,)
-
-
-def test_a_trial_is_not_retried_even_if_attempts_are_left():
-    w = world(breaker_failures=1, max_attempts=9, breaker_cooldown_seconds=5.0)
-    trip(w, LOAD, "q")
-    w.tick(5)
-    w.load(1, "a")
-    w.finish("a", UNAVAILABLE)
-    assert w.outcomes(1) == (Outcome.UNAVAILABLE,)
-
-
-@pytest.mark.parametrize(
-    "status", [TransferStatus.MISSING, TransferStatus.CORRUPT, TransferStatus.DENIED]
-)
-def test_S04_an_answer_of_the_store_is_no_infrastructure_failure(status):
-    w = breaker_world()
-    for job_id in range(1, 9):
-        w.load(job_id, "ab")
-        w.finish("a", UNAVAILABLE)
-        w.finish("b", status)
-    assert w.engine.breaker_states(w.now)[LOAD] is BreakerState.CLOSED
-
-
-def test_faults_of_this_side_say_nothing_about_the_store():
-    w = breaker_world()
-    w.load(1, "abcd")
-    for name in "ab":
-        w.finish(name, UNAVAILABLE)
-    w.finish("c", TransferStatus.INTERNAL)
-    w.finish("d", UNAVAILABLE)
-    assert w.engine.breaker_states(w.now)[LOAD] is BreakerState.OPEN
-
-
-def test_a_passed_preflight_closes_both_breakers():
-    w = breaker_world()
-    trip(w, STORE)
-    trip(w, LOAD)
-    done = w.do(StoreReadiness(ready=True))
-    assert {e.kind: e.state for e in done.of(BreakerChanged)} == dict.fromkeys(
-        JobKind, BreakerState.CLOSED
-    )
-    assert started(w.store(1, "a")) == ["a"]
-
-
-# --- readiness
-
-
-def test_a_store_that_is_not_ready_sheds_stores_and_fails_loads():
-    w = World(ready=False)
-    w.open()
-    assert not w.engine.store_ready
-    w.store(1, "a")
-    w.load(2, "b")
-    assert (w.outcomes(1), w.outcomes(2)) == ((Outcome.SHED,), (Outcome.UNAVAILABLE,))
-    w.do(StoreReadiness(ready=True))
-    assert w.engine.store_ready
-    assert started(w.store(3, "a")) == ["a"]
-
-
-def test_losing_readiness_drops_what_is_queued_and_awaits_what_runs():
-    w = world(max_active_chunks=2)
-    w.load(1, "ab")
-    w.load(2, "cd", 10)
-    w.store(3, "e", 20)
-    w.do(StoreReadiness(ready=False))
-    assert w.outcomes(2) == (Outcome.UNAVAILABLE,) * 2
-    assert w.outcomes(3) == (Outcome.SHED,)
-    assert w.reported() == [2, 3] or w.reported() == [3, 2]
-    w.finish("a")
-    w.finish("b", UNAVAILABLE)
-    assert w.outcomes(1) == (Outcome.LOADED, Outcome.UNAVAILABLE)
-
-
-def test_every_counter_exists_from_the_start():
-    w = World()
-    before = set(w.counters)
-    w.open()
-    w.store(1, "abc")
-    w.finish_all()
-    w.learn("x", ABSENT)
-    w.close()
-    assert set(w.counters) == before
