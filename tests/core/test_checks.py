@@ -277,6 +277,14 @@ def test_what_cannot_happen_raises_and_changes_nothing(event):
     assert snapshot(world.engine) == before
 
 
+def test_an_event_that_the_engine_does_not_know_changes_nothing():
+    world = busy_world()
+    before = snapshot(world.engine)
+    with pytest.raises(AssertionError):
+        world.engine.step("tick", world.now)
+    assert snapshot(world.engine) == before
+
+
 def test_J04_a_second_end_of_a_transfer_changes_nothing():
     world = busy_world()
     first = world.transfer_of("a")

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvferry_server.core.queues import LOADS_PER_STORE, ChunkQueue, TransferQueue
@@ -110,6 +110,7 @@ def test_forgetting_a_session_drops_its_entries_only():
     assert taken(queue) == [kept, kept_late]
 
 
+@settings(max_examples=10)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_pruning_keeps_what_is_queued(cancelled):
     make, queue = Maker(), ChunkQueue()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from typing import assert_never
 
 from . import checks, effects, events
 from .effects import Effect
@@ -135,6 +136,8 @@ class Engine:
                 self._stop(now)
             case events.Tick():
                 self._tick(now)
+            case _:
+                assert_never(event)
 
     def sessions(self) -> list[SessionView]:
         """The attached regions, oldest first."""
