@@ -1,0 +1,338 @@
+"""The vLLM side: a secondary tier behind vLLM's CPU tier. Imports vllm; nothing else here does.
+
+Memory: vLLM hands over a memoryview of the CPU tier's region; only its descriptor leaves
+this process. Failure: no method raises, blocks or logs per call whatever the daemon does
+(`drain_jobs` and `shutdown` may block); a wrong config raises ValueError at engine start, an
+absent daemon does not. Threading: called under the manager's lock from varying threads.
+
+Config, in `secondary_tiers`: {"type": "kvferry", "socket_dir": "/run/kvferry", ...}; without
+the plugin entry point also "module_path": "kvferry_client.vllm_tier".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingEvent,
+    OffloadingGaugeMetadata,
+    OffloadKey,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from kvferry_client import tier_config, tier_metrics
+from kvferry_client.client import Client
+from kvferry_client.fingerprint import find_model, weights_fingerprint
+from kvferry_client.namespace import make_namespace, offloading_fields
+from kvferry_client.tier import FinishedJob, TierLogic, Verdict
+from kvferry_client.types import ClientState, JobKind, RequestContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SHUTDOWN_SECONDS: Final = 2.0
+"""vLLM kills an engine that takes some 5 s to shut down."""
+MAX_ENGINE_ID_CHARS: Final = 128
+TRANSFER_PARAM_PREFIX: Final = "kvferry."
+"""Only kv_transfer_params that begin so reach the daemon."""
+
+logger = logging.getLogger("kvferry_client")
+logger.parent = logging.getLogger("vllm")  # vLLM configures handlers on its own logger only.
+
+_RESULT_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(JobResult))
+_VERDICTS: Final = {
+    Verdict.HIT: LookupResult.HIT,
+    Verdict.MISS: LookupResult.MISS,
+    Verdict.RETRY: LookupResult.RETRY,
+}
+_Method = TypeVar("_Method", bound="Callable[..., Any]")
+
+
+def _contained(fallback: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Keep a bug of ours from killing the engine: log it once per method, use the fallback."""
+
+    def wrap(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def contained(self: KVFerrySecondaryTierManager, *args: Any) -> Any:  # noqa: ANN401 - any signature
+            try:
+                return method(self, *args)
+            except Exception as error:  # noqa: BLE001 - a raise here kills the engine (J01)
+                self._note_fault(method.__name__, error)
+                return fallback(self, *args)
+
+        return contained  # type: ignore[return-value]
+
+    return wrap
+
+
+class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
+    """Stores and loads chunks through a kvferry daemon; see the module's docstring."""
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,  # noqa: ANN401 - OffloadingSpec, of any supported version
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,  # noqa: ANN401 - exists from 0.31 on
+        **options: Any,  # noqa: ANN401 - JSON
+    ) -> None:
+        """Prepare the tier and connect in the background.
+
+        Raises ValueError for a config that can't be meant.
+        """
+        base_options = {}
+        if "backpressure_detector" in inspect.signature(super().__init__).parameters:
+            base_options["backpressure_detector"] = backpressure_detector
+        super().__init__(offloading_spec, primary_kv_view, tier_type, **base_options)
+        config, warnings = tier_config.parse(options)
+        for warning in warnings:
+            logger.warning("%s", warning)
+        self.locality = Locality(config.locality) if config.locality is not None else None
+        self._events: list[OffloadingEvent] | None = None
+        if config.enable_kv_events:
+            self._enable_events(offloading_spec, tier_type)
+        self._faults: set[str] = set()
+        self._failed_submissions: list[JobResult] = []
+        self._context = RequestContext()
+        self._seed_checked = False
+        self._reported: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._attached: bool | None = None
+        spec_config = offloading_spec.config
+        self._client = Client(
+            config.socket_dir,
+            primary_kv_view,
+            namespace=_namespace(spec_config, config, self._block_size_bytes),
+            engine_id=str(spec_config.engine_id)[:MAX_ENGINE_ID_CHARS] or "vllm",
+            lookup_timeout_s=float(config.lookup_timeout_s),
+        )
+        self._logic = TierLogic(self._client)
+        self._logic.start()
+
+    @_contained(lambda _self, *_args: LookupResult.MISS)
+    def lookup(self, key: OffloadKey, req_context: Any) -> LookupResult:  # noqa: ANN401
+        """Tell whether a chunk is in the object store; RETRY until the daemon has answered."""
+        if self._context.request_id != req_context.req_id:
+            self._context = _request_context(req_context)
+        position = None
+        if hasattr(req_context, "get_offload_key_position"):
+            position = req_context.get_offload_key_position(key)
+        return _VERDICTS[self._logic.lookup(bytes(key), self._context, position)]
+
+    @_contained(lambda self, job: self._fail_submission(job))
+    def submit_store(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
+        """Queue a store."""
+        context = _request_context(job_metadata.req_context)
+        self._logic.submit_store(job_metadata.job_id, *_chunks(job_metadata), context)
+
+    @_contained(lambda self, job: self._fail_submission(job))
+    def submit_load(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
+        """Queue a load."""
+        context = _request_context(job_metadata.req_context)
+        self._logic.submit_load(job_metadata.job_id, *_chunks(job_metadata), context)
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        """Return the jobs that ended since the last call, each exactly once."""
+        failed, self._failed_submissions = self._failed_submissions, []
+        return [*failed, *self._finished()]
+
+    @_contained(lambda _self: True)
+    def has_pending_work(self) -> bool:
+        """Keep the engine stepping while jobs or lookups are open."""
+        return bool(self._failed_submissions) or self._logic.has_pending_work()
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Return events for chunks that were stored since the last call."""
+        events = self._events or []
+        if events:
+            self._events = []
+        return events
+
+    @_contained(lambda _self, *_args: RequestOffloadingContext())
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:  # noqa: ANN401
+        """Offload chunk by chunk, vLLM's default."""
+        del req_context
+        if not self._seed_checked:
+            self._seed_checked = True
+            warning = hash_seed_warning(os.environ)
+            if warning:
+                logger.warning("%s", warning)
+        return RequestOffloadingContext()
+
+    @_contained(lambda _self, *_args: None)
+    def on_request_finished(self, req_context: Any) -> None:  # noqa: ANN401
+        """Forget the request's verdicts; its jobs go on."""
+        self._logic.finish_request(req_context.req_id)
+
+    @_contained(lambda _self, *_args: None)
+    def on_schedule_end(self, context: Any) -> None:  # noqa: ANN401
+        """Send the step's lookups."""
+        del context
+        self._logic.flush()
+
+    @_contained(lambda _self: None)
+    def drain_jobs(self) -> None:
+        """Block until nothing touches the region for a job any more."""
+        self._logic.drain()
+
+    @_contained(lambda _self: None)
+    def shutdown(self) -> None:
+        """End the session, waiting briefly for the daemon to let go of the region."""
+        if not self._logic.shutdown(SHUTDOWN_SECONDS):
+            logger.warning("kvferry still holds the region after %.0f s", SHUTDOWN_SECONDS)
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        """Declare every metric that `get_stats` may report."""
+        del extra_config
+        definitions: dict[str, Any] = {
+            tier_metrics.PREFIX + name: OffloadingCounterMetadata(
+                documentation=metric.documentation, labelnames=metric.label_names
+            )
+            for name, metric in tier_metrics.COUNTERS.items()
+        }
+        definitions[tier_metrics.PREFIX + tier_metrics.ATTACHED] = OffloadingGaugeMetadata(
+            documentation=tier_metrics.ATTACHED_DOCUMENTATION
+        )
+        return definitions
+
+    @_contained(lambda _self: None)
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        """Return what changed since the last call; at first every series, at 0 or more."""
+        stats = OffloadingConnectorStats()
+        for name, labels, total in tier_metrics.samples(self._client.counters):
+            before = self._reported.get((name, labels))
+            if total != before:
+                self._reported[name, labels] = total
+                stats.increase_counter(tier_metrics.PREFIX + name, total - (before or 0), labels)
+        attached = self._client.state is ClientState.ATTACHED
+        if attached is not self._attached:
+            self._attached = attached
+            stats.set_gauge(tier_metrics.PREFIX + tier_metrics.ATTACHED, int(attached))
+        return None if stats.is_empty() else stats
+
+    @_contained(lambda _self: [])
+    def _finished(self) -> list[JobResult]:
+        finished = self._logic.finished()
+        if self._events is not None:
+            self._add_events(finished)
+        return [_job_result(job) for job in finished]
+
+    @_contained(lambda _self, _jobs: None)
+    def _add_events(self, finished: list[FinishedJob]) -> None:
+        stored = [job for job in finished if job.kind is JobKind.STORE and job.good_keys]
+        self._events = (self._events or []) + [
+            OffloadingEvent(
+                keys=[OffloadKey(key) for key in job.good_keys],
+                medium=self.medium,
+                removed=False,
+                locality=self.locality,
+            )
+            for job in stored
+        ]
+
+    def _enable_events(self, spec: Any, tier_type: str) -> None:  # noqa: ANN401
+        if spec.kv_events_config.enable_kv_cache_events:
+            self._events = []
+        else:
+            logger.warning(
+                "enable_kv_events is set on tier %r, but KV cache events are disabled globally: "
+                "it emits none",
+                tier_type,
+            )
+
+    def _fail_submission(self, job: Any) -> None:  # noqa: ANN401
+        self._failed_submissions.append(JobResult(job_id=job.job_id, success=False))
+
+    def _note_fault(self, method: str, error: Exception) -> None:
+        if method not in self._faults:
+            self._faults.add(method)
+            logger.error(
+                "kvferry's tier failed in %s; further failures there are not logged",
+                method,
+                exc_info=error,
+            )
+
+
+kvferry = KVFerrySecondaryTierManager
+"""So that {"type": "kvferry", "module_path": "kvferry_client.vllm_tier"} works too."""
+
+
+def hash_seed_warning(environment: os._Environ[str] | dict[str, str]) -> str:
+    """Return a warning if block hashes differ from start to start, else "". Call once serving."""
+    if environment.get("PYTHONHASHSEED"):
+        return ""
+    default = getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", None)
+    seed = getattr(kv_cache_utils, "get_none_hash_seed", lambda: "")()
+    if default is not None and seed == default:
+        return ""
+    return (
+        "vLLM's block hashes are random in each process, so nothing that kvferry stores will be "
+        "found after a restart: set PYTHONHASHSEED to a fixed value, or use the sha256 hash"
+    )
+
+
+def _chunks(job: Any) -> tuple[list[bytes], list[int]]:  # noqa: ANN401
+    """Return the keys and slots of a TransferJob (0.30 on) or of an older one."""
+    slots = getattr(job, "chunk_ids", None)
+    if slots is None:
+        slots = job.block_ids
+    return [bytes(key) for key in job.keys], [int(slot) for slot in slots]
+
+
+def _job_result(job: FinishedJob) -> JobResult:
+    values: dict[str, Any] = {
+        "job_id": job.job_id,
+        "success": job.success,
+        "transfer_time": job.transfer_seconds,
+        "transfer_bytes": job.transferred_bytes,
+    }
+    if job.kind is JobKind.LOAD and not job.success and job.good_keys:
+        values["successful_keys"] = [OffloadKey(key) for key in job.good_keys]
+    return JobResult(**{name: values[name] for name in values if name in _RESULT_FIELDS})
+
+
+def _request_context(req_context: Any) -> RequestContext:  # noqa: ANN401
+    params = req_context.kv_transfer_params or {}
+    allowed = tuple(
+        (name, str(value))
+        for name, value in params.items()
+        if name.startswith(TRANSFER_PARAM_PREFIX) and isinstance(value, str | int | float)
+    )
+    return RequestContext(req_context.req_id, 0, allowed)
+
+
+def _namespace(spec_config: Any, config: tier_config.TierConfig, slot_bytes: int) -> str:  # noqa: ANN401
+    model = find_model(spec_config.model.name, config.model_revision, os.environ)
+    weights = ""
+    try:
+        weights = weights_fingerprint(model) if model is not None else ""
+    except OSError as error:
+        logger.warning("kvferry can't read the model's weights: %s", error)
+    if not weights and not (config.model_revision or config.cache_epoch):
+        logger.warning(
+            "kvferry found no weights of this model, so it can't tell fine-tunes at one path "
+            "apart: set 'model_revision' or 'cache_epoch' in the tier's config"
+        )
+    return make_namespace(
+        offloading_fields(spec_config, slot_bytes, os.environ),
+        rank=spec_config.parallel.rank,
+        weights=weights,
+        model_revision=config.model_revision,
+        cache_epoch=config.cache_epoch,
+    )
