@@ -28,7 +28,7 @@ from kvferry_server.core.types import JobKind, Presence, TransferStatus
 from tests.support.s3_servers import S3Server, started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvferry_server.core.ports import ObjectStore
 
@@ -214,12 +214,14 @@ class S3Subject(StoreSubject):
 
 
 def make_s3_store(
-    settings: S3Settings, keys: Credentials, verify: Verify = "when-known"
+    settings: S3Settings,
+    keys: Credentials | Callable[[], Credentials],
+    verify: Verify = "when-known",
 ) -> S3ObjectStore:
     """The S3 store with the daemon's own preflight and inspector, and given keys."""
 
     def resolve() -> Resolved:
-        return Resolved(keys, "the test")
+        return Resolved(keys() if callable(keys) else keys, "the test")
 
     return S3ObjectStore(
         settings,

@@ -237,7 +237,7 @@ class S3ObjectStore:
             self._retiring.append(thread)
 
     def _make_agent(self, dialect: Dialect, credentials: Credentials) -> NixlAgent:
-        return NixlAgent("OBJ", _backend_params(self._settings, dialect, credentials))
+        return NixlAgent("OBJ", backend_params(self._settings, dialect, credentials))
 
     def _round_trip(
         self, dialect: Dialect, credentials: Credentials, key: str, payload: bytes
@@ -259,7 +259,7 @@ class S3ObjectStore:
         return received == payload
 
 
-def _backend_params(
+def backend_params(
     settings: S3Settings, dialect: Dialect, credentials: Credentials
 ) -> dict[str, str]:
     """Settings of a backend of the OBJ plugin, secrets included."""
