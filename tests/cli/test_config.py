@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+
 from kvferry_server.cli.config import default_paths, load, parse_listen
 from kvferry_server.cli.options import Config, all_options
 from kvferry_server.core.errors import ConfigError

@@ -165,7 +165,7 @@ def _of(option: Option) -> str:
 
 def _with_default_paths(config: Config, paths: Paths) -> Config:
     directory = str(Path(config.sockets.directory or paths.sockets).absolute())
-    url = config.store.url or f"file://{paths.state}/store"
+    url = config.store.url or (Path(paths.state) / "store").as_uri()
     return replace(
         config,
         sockets=replace(config.sockets, directory=directory),

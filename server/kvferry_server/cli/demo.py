@@ -1,7 +1,8 @@
 """`kvferry demo`: a daemon and an engine's side as two processes, and nothing left afterwards.
 
 Owns the temporary directory and both processes. The engine's side is `kvferry_client.demo`, run by
-name: the server never imports the client.
+name: the server never imports the client. SIGINT and SIGTERM are looked at between the steps, so
+that they can't fall between a process's start and the note of it.
 """
 
 from __future__ import annotations
@@ -44,24 +45,53 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.store_url:
         parse_store_url(args.store_url)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = _Interrupts()
     try:
         with _temporary_directory() as directory:
-            return _run_in(directory, args.store_url or f"file://{directory}/store")
-    except KeyboardInterrupt:
+            url = args.store_url or (directory / "store").as_uri()
+            return _run_in(directory, url, interrupts)
+    except _Interrupted:
         print("\ninterrupted; nothing is left behind", file=sys.stderr)
         return 1
 
 
-def _run_in(directory: Path, store_url: str) -> int:
+class _Interrupted(Exception):
+    """The user wants it to end."""
+
+
+class _Interrupts:
+    """SIGINT and SIGTERM as a state."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self._seen = True
+
+    def pause(self) -> None:
+        """Let some time pass.
+
+        Raises:
+            _Interrupted: a signal has come.
+        """
+        if not self._seen:
+            time.sleep(_PAUSE_SECONDS)
+        if self._seen:
+            raise _Interrupted
+
+
+def _run_in(directory: Path, store_url: str, interrupts: _Interrupts) -> int:
     sockets = directory / "run"
+    engine = [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
     with (directory / "daemon.log").open("w+") as log, _daemon(sockets, store_url, log) as daemon:
-        url = _wait_ready(daemon, sockets / ADMIN_SOCKET, log)
+        url = _wait_ready(daemon, sockets / ADMIN_SOCKET, log, interrupts)
         print(f"daemon    process {daemon.pid}, store {printable(url)}", flush=True)
-        with _process(
-            [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
-        ) as client:
-            return 0 if client.wait() == 0 else 1
+        with _process(engine) as client:
+            while client.poll() is None:
+                interrupts.pause()
+            return 0 if client.returncode == 0 else 1
 
 
 @contextmanager
@@ -88,7 +118,7 @@ def _daemon(sockets: Path, store_url: str, log: IO[str]) -> Iterator[subprocess.
 
 @contextmanager
 def _process(command: list[str], log: IO[str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs in a session of its own, so that Ctrl-C reaches it only through its end here."""
+    """Runs in a session of its own, so that Ctrl-C on the terminal does not reach it."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("KVFERRY_")}
     process = subprocess.Popen(command, env=environ, stderr=log, start_new_session=True)  # noqa: S603
     try:
@@ -97,28 +127,29 @@ def _process(command: list[str], log: IO[str] | None = None) -> Iterator[subproc
         process.terminate()
         try:
             process.wait(STOP_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-def _wait_ready(daemon: subprocess.Popen[bytes], socket: Path, log: IO[str]) -> str:
+def _wait_ready(
+    daemon: subprocess.Popen[bytes], socket: Path, log: IO[str], interrupts: _Interrupts
+) -> str:
     """Wait until the daemon's store passed its preflight; return the store's URL."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
+        interrupts.pause()
         if daemon.poll() is not None:
             log.seek(0)
             raise Unavailable(f"the daemon ended:\n{log.read().strip()}", reason="DAEMON_ENDED")
         try:
             store = _ask_store(socket)
         except (Unavailable, FailedPrecondition):
-            time.sleep(_PAUSE_SECONDS)
             continue
         if store.problem:
             raise Unavailable(f"the store can't be used: {store.problem}", reason="STORE")
         if store.ready:
             return store.url
-        time.sleep(_PAUSE_SECONDS)
     raise Unavailable(f"the daemon is not ready after {START_SECONDS:g} s", reason="NOT_READY")
 
 

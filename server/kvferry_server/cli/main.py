@@ -43,8 +43,8 @@ first steps:
 exit status: 0 fine, 1 failed, 2 wrong use or configuration"""
 
 _SERVE = """\
-Run the daemon until SIGTERM or SIGINT. It then refuses new work, finishes what runs, removes its
-sockets and exits with 0. A second signal ends it at once.
+Run the daemon until SIGTERM or SIGINT. It then removes its sockets, refuses new work, finishes
+what runs (for timeouts.shutdown_seconds at most) and exits with 0.
 
 Each setting is looked for in this order: flag, environment variable, TOML file, default.
 A store that can't be reached doesn't stop the daemon: lookups miss, stores are dropped,

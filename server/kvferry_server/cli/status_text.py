@@ -38,7 +38,7 @@ def render(
     lines = [*_server(server, now), "", *_sessions(sessions, now)]
     if jobs:
         lines += ["", *_jobs(jobs, sessions)]
-    if server.counters:
+    if any(server.counters.values()):
         lines += ["", *_counters(server)]
     return "\n".join(lines)
 
@@ -116,7 +116,9 @@ def _jobs(
 
 def _counters(server: admin_pb2.GetServerInfoResponse) -> list[str]:
     rows = [("since the start", "")]
-    rows += [(printable(name), f"{server.counters[name]:,}") for name in sorted(server.counters)]
+    rows += [
+        (printable(name), f"{count:,}") for name, count in sorted(server.counters.items()) if count
+    ]
     return table(rows)
 
 

@@ -1,0 +1,129 @@
+"""`kvferry demo` from end to end, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import COMMAND, environment, kvferry, wait_for
+from tests.support.fault_server import Fault
+
+
+def processes_with(text: str) -> list[int]:
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if text.encode() in Path(entry.path, "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def shared_memory() -> set[str]:
+    return {each.name for each in Path("/dev/shm").glob("kvferry-demo-*")}
+
+
+@pytest.fixture
+def clean(tmp_path):
+    """The demo's temporary directory is here, and must be gone with all else at the end."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    yield environment(TMPDIR=str(temporary), KVFERRY_LOG_LEVEL="nonsense", KVFERRY_CONFIG="/x")
+    assert list(temporary.iterdir()) == []
+    assert processes_with(str(temporary)) == []
+    assert shared_memory() == set()
+
+
+def test_the_demo_verifies_every_byte(clean):
+    done = kvferry("demo", env=clean)
+    assert (done.status, done.err) == (0, "")
+    for words in (
+        r"daemon    process \d+, store file:///",
+        r"attached  a region of 256 slots of 1 MiB, from process \d+",
+        r"store     128 of 256 chunks",
+        r"store +256 +256 +\d+\.\d\d +[\d,]+ MB/s",
+        r"load +256 +256 +\d+\.\d\d +[\d,]+ MB/s",
+        r"lookup +512 +\d+\.\d+ +[\d,]+ lookups/s",
+        r"verified +256  of 256 chunks",
+    ):
+        assert re.search(words, done.out), words
+    [daemon] = re.findall(r"daemon    process (\d+)", done.out)
+    [client] = re.findall(r"attached .* process (\d+)", done.out)
+    assert daemon != client
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["", "daemon ", "attached ", "64 of 256"])
+def test_an_interrupted_demo_leaves_nothing(clean, tmp_path, moment, number):
+    out = tmp_path / "out"
+    with out.open("wb") as stream:
+        demo = subprocess.Popen(
+            [*COMMAND, "demo"], env=clean, stdout=stream, stderr=stream, start_new_session=True
+        )
+    temporary = Path(clean["TMPDIR"])
+    wait_for(lambda: moment in out.read_text() and any(temporary.iterdir()))
+    demo.send_signal(number)
+    status = demo.wait(60)
+    assert status in ({0, 1} if moment == "64 of 256" else {1})
+    assert "Traceback" not in out.read_text()
+
+
+def test_a_store_that_loses_what_it_was_given_fails_the_demo(clean, s3):
+    s3.add(Fault(method="PUT", key="*demo-*", discard=True))
+    done = kvferry("demo", "--store-url", f"s3://{s3.bucket}/p", env=clean | s3.environment())
+    assert done.status == 1
+    assert "demo failed" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_store_that_damages_what_it_was_given_fails_the_demo(clean, s3):
+    s3.add(Fault(method="PUT", key="*demo-*", mangle=True))
+    done = kvferry("demo", "--store-url", f"s3://{s3.bucket}/p", env=clean | s3.environment())
+    assert done.status == 1
+    assert "a load job ended with CORRUPT" in done.err
+
+
+def test_a_store_that_can_not_be_used_is_named(clean):
+    done = kvferry(
+        "demo",
+        "--store-url",
+        "s3://bucket/p",
+        env=clean
+        | {
+            "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+        },
+    )
+    assert done.status == 1
+    assert "the store can't be used: endpoint:" in done.err
+
+
+def test_M11_too_little_shared_memory_is_named_with_both_numbers(tmp_path):
+    program = "import sys; from kvferry_client.demo import main; sys.exit(main(sys.argv[1:]))"
+    command = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--size", str(1 << 20)]
+    command += ["--tmpfs", "/dev/shm", "--"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("bwrap can't make a mount namespace here")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program, "--socket-dir", str(tmp_path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"needs {256 << 20} bytes" in done.stderr
+    assert f"{1 << 20} bytes free" in done.stderr
+    assert "--shm-size" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,220 @@
+"""The HTTP listener: metrics, health, readiness, and rude visitors."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvferry_client import Outcome, RequestContext
+from kvferry_server.cli.pages import daemon_pages
+from tests.cli.harness import attached, environment, key, kvferry, result_of, wait_for
+from tests.support.fault_server import Fault
+from tests.support.processes import free_ports
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def scrape(port: int) -> dict[str, float]:
+    status, text = get(port, "/metrics")
+    assert status == 200
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_pages_of_a_healthy_daemon(serve, port):
+    serve("--http-listen", f"127.0.0.1:{port}").wait_ready()
+    assert get(port, "/healthz") == (200, "ok\n")
+    assert get(port, "/readyz") == (200, "ready\n")
+    assert get(port, "/readyz?verbose") == (200, "ready\n")
+    assert get(port, "/healthz", "HEAD") == (200, "")
+    assert get(port, "/") == (404, "Not Found\n")
+    assert get(port, "/healthz", "POST")[0] == 405
+
+
+def test_P01_every_series_is_there_from_the_start(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    before = scrape(port)
+    with attached(daemon.sockets) as client:
+        result_of(client, client.store([key(1)], [0]))
+        result_of(client, client.load([key(1), key(2)], [0, 1]))
+    after = scrape(port)
+    assert before.keys() == after.keys()
+    assert before["kvferry_chunks_store_stored_total[]"] == 0
+    assert after["kvferry_chunks_store_stored_total[]"] == 1
+    assert after["kvferry_chunks_load_loaded_total[]"] == 1
+    assert after["kvferry_chunks_load_missing_total[]"] == 1
+    assert after["kvferry_store_ready[]"] == 1
+    assert after["kvferry_build_info[('version', '0.1.0')]"] == 1
+    assert after["process_resident_memory_bytes[]"] > 0
+
+
+def test_P03_the_number_of_series_is_fixed(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    with attached(daemon.sockets) as client:
+        result_of(client, client.load([key(1)], [0], RequestContext("one")))
+        once = scrape(port).keys()
+        for number in range(200):
+            context = RequestContext(f"request {number}")
+            result_of(client, client.load([key(number)], [0], context))
+        assert scrape(port).keys() == once
+
+
+def test_P05_an_inherited_multiprocess_directory_is_ignored(serve, port, tmp_path):
+    shared = tmp_path / "multiprocess"
+    shared.mkdir()
+    (shared / "counter_1.db").write_bytes(b"junk")
+    env = environment(PROMETHEUS_MULTIPROC_DIR=str(shared))
+    serve("--http-listen", f"127.0.0.1:{port}", env=env).wait_ready()
+    assert scrape(port)["kvferry_store_ready[]"] == 1
+    assert list(shared.iterdir()) == [shared / "counter_1.db"]
+    assert (shared / "counter_1.db").read_bytes() == b"junk"
+
+
+def test_P06_a_taken_port_is_one_clear_line(tmp_path, port):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        done = kvferry(
+            "serve",
+            "--socket-dir",
+            str(tmp_path / "run"),
+            "--store-url",
+            f"file://{tmp_path}/store",
+            "--http-listen",
+            f"127.0.0.1:{port}",
+        )
+    assert done.status == 2
+    assert done.err.count("\n") == 1
+    assert f"can't listen on 127.0.0.1:{port}: Address already in use" in done.err
+    assert "KVFERRY_HTTP_LISTEN" in done.err
+
+
+def test_P06_a_restart_after_a_kill_gets_its_port_at_once(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    scrape(port)
+    daemon.kill()
+    serve("--http-listen", f"127.0.0.1:{port}").wait_ready(starts=2)
+    assert get(port, "/healthz") == (200, "ok\n")
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path):
+    done = kvferry("serve", "--socket-dir", str(tmp_path / "run"), "--http-listen", "192.0.2.1:9")
+    assert done.status == 2
+    assert "can't listen on 192.0.2.1:9" in done.err
+
+
+def test_O04_liveness_does_not_depend_on_the_store_or_on_load(serve, port, s3):
+    daemon = serve(
+        "--store-url",
+        f"s3://{s3.bucket}/p",
+        "--http-listen",
+        f"127.0.0.1:{port}",
+        env=environment(**s3.environment()),
+    )
+    daemon.wait_ready()
+    rule = s3.add(Fault(method="PUT", key="*.bin", delay=30))
+    with attached(daemon.sockets) as client:
+        job = client.store([key(n) for n in range(16)], list(range(16)))
+        wait_for(lambda: s3.counters().in_flight == 16)
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/readyz") == (200, "ready\n")
+        s3.remove(rule)
+        result_of(client, job)
+        s3.stop()
+        for number in range(100, 108):
+            assert result_of(client, client.load([key(number)], [0])).outcomes[0] in {
+                Outcome.UNAVAILABLE,
+                Outcome.EXPIRED,
+            }
+    assert get(port, "/healthz") == (200, "ok\n")
+    status, text = get(port, "/readyz")
+    assert status == 200
+    assert "degraded: the breaker for reading is open" in text
+
+
+def test_a_store_that_never_was_ready_is_named(serve, port):
+    env = environment(
+        AWS_ENDPOINT_URL_S3="http://127.0.0.1:9", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b"
+    )
+    daemon = serve("--store-url", "s3://bucket/p", "--http-listen", f"127.0.0.1:{port}", env=env)
+    wait_for(lambda: "not usable" in daemon.log)
+    status, text = get(port, "/readyz")
+    assert status == 200
+    assert text.startswith("ready\ndegraded: store not ready: endpoint:")
+
+
+def test_a_stuck_event_loop_is_neither_healthy_nor_ready(serve):
+    daemon = serve()
+    daemon.wait_serving()
+
+    def stuck(_seconds: float):
+        raise TimeoutError
+
+    pages = daemon_pages(stuck, daemon.sockets / "kvferry.sock")
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert pages[path]().status == 503
+
+
+def test_rude_visitors_harm_nobody(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    for request in (
+        b"\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"\x00\xff\r\n\r\n",
+        b"G" * 40_000,
+        b"GET",
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as visitor:
+            visitor.sendall(request)
+            if request.endswith(b"\r\n\r\n"):
+                assert b" 400 " in visitor.recv(100)
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(80)]
+    assert kvferry("health", "--socket-dir", str(daemon.sockets)).status == 0
+    for visitor in idle:
+        visitor.close()
+    wait_for(lambda: get_quietly(port) == 200)
+    assert "Traceback" not in daemon.log
+
+
+def get_quietly(port: int) -> int:
+    try:
+        return get(port, "/healthz")[0]
+    except (http.client.HTTPException, OSError):
+        time.sleep(0.1)
+        return 0
+
+
+def test_the_listener_is_off_when_the_address_is_empty(serve):
+    daemon = serve("--http-listen", "")
+    daemon.wait_ready()
+    table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    listening = {line.split()[9] for line in table if line.split()[3] == "0A"}
+    own = {str(each.readlink()) for each in Path(f"/proc/{daemon.process.pid}/fd").iterdir()}
+    assert not own & {f"socket:[{inode}]" for inode in listening}
+    assert daemon.terminate(signal.SIGTERM)[0] == 0

@@ -1,0 +1,161 @@
+"""What the command line accepts, its exit statuses and its texts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kvferry_server import __version__
+from kvferry_server.cli.main import COMMANDS
+from tests.cli.harness import environment, kvferry
+
+SECRET = "s3cr3tMARKER"
+
+
+def test_version():
+    for arguments in (["version"], ["--version"]):
+        done = kvferry(*arguments)
+        assert (done.status, done.out, done.err) == (0, f"kvferry {__version__}\n", "")
+
+
+def test_help_teaches():
+    done = kvferry("--help")
+    assert done.status == 0
+    for words in ("first steps", "kvferry demo", "kvferry serve --store-url", "exit status: 0"):
+        assert words in done.out
+    for command in COMMANDS:
+        assert command in done.out
+        assert kvferry(command, "--help").status == 0
+
+
+def test_no_command_prints_the_help_and_is_wrong_use():
+    done = kvferry()
+    assert (done.status, done.out) == (2, "")
+    assert "first steps" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["srve"], "no such command; did you mean serve?"),
+        ([SECRET], "no such command"),
+        (["serve", f"--store-ulr={SECRET}"], "did you mean --store-url?"),
+        (["serve", "--secret-key", SECRET], "serve has no --secret-key"),
+        (["version", SECRET], "version takes fewer arguments"),
+        (["check", f"--json={SECRET}"], "argument --json: ignored explicit argument"),
+        (["serve", "--store-url"], "expected one argument"),
+        (["serve", "--store-url", f"s3://{SECRET}@b"], "not a usable store URL"),
+        (["serve", "--log-level", SECRET], "--log-level: log.level: must be one of"),
+        (["serve", "--config", "/no/such/file"], "No such file"),
+        (["serve", "--store-url", "s3://bucket/../x"], "'..'"),
+        (["check", "s3://bucket//x"], "empty parts"),
+        (["demo", "--store-url", "ftp://x"], "not a usable store URL"),
+        (["status", "--socket-dir", "/" + "d" * 120], "107"),
+        (["health", "--socket-dir", "/" + "d" * 120], "107"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(arguments, expected):
+    done = kvferry(*arguments)
+    assert done.status == 2
+    assert done.out == ""
+    assert expected in done.err
+    assert done.err.count("\n") == 1
+    assert SECRET not in done.err
+
+
+def test_G09_serve_refuses_a_socket_path_over_107_bytes(tmp_path):
+    directory = f"{tmp_path}/{'d' * 120}"
+    done = kvferry("serve", "--socket-dir", directory)
+    assert done.status == 2
+    assert "107" in done.err
+    assert directory in done.err
+
+
+@pytest.mark.parametrize("command", ["status", "health", "version"])
+def test_probing_commands_load_neither_nixl_nor_boto3(command, tmp_path):
+    socket_dir = [] if command == "version" else ["--socket-dir", str(tmp_path)]
+    program = (
+        "import sys; from kvferry_server.cli.main import main; main(sys.argv[1:]);"
+        "print({'boto3', 'botocore', 'nixl_cu12', 'numpy', 'prometheus_client'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, *socket_dir],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_closed_pipe_ends_a_command_without_traceback(tmp_path):
+    pipeline = f"{sys.executable} -m kvferry_server.cli check --json file://{tmp_path}/s | true"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; sleep 0; {pipeline}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_check_of_a_good_directory(tmp_path):
+    done = kvferry("check", f"file://{tmp_path}/store")
+    assert done.status == 0
+    assert "ok    round trip" in done.out
+    assert done.out.splitlines()[-1].startswith(f"store file://{tmp_path}/store: ready: ")
+    done = kvferry("check", "--json", f"file://{tmp_path}/store")
+    found = json.loads(done.out)
+    assert (done.status, found["ready"], found["problem"]) == (0, True, "")
+    assert all(step["passed"] for step in found["steps"])
+
+
+def test_check_of_a_bad_store(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = kvferry("check", f"file://{tmp_path}/file/store")
+    assert done.status == 1
+    assert done.out.startswith("FAIL  directory")
+    done = kvferry("check", "--json", f"file://{tmp_path}/file/store")
+    found = json.loads(done.out)
+    assert (done.status, found["ready"]) == (1, False)
+    assert found["problem"]
+    assert not found["steps"][-1]["passed"]
+
+
+def test_check_takes_the_configured_store(tmp_path):
+    done = kvferry("check", env=environment(KVFERRY_STORE_URL=f"file://{tmp_path}/configured"))
+    assert f"store file://{tmp_path}/configured: ready" in done.out
+
+
+def test_check_of_s3(s3):
+    done = kvferry("check", f"s3://{s3.bucket}/p", env=environment(**s3.environment()))
+    assert done.status == 0, done.out + done.err
+    assert "checksum required" in done.out
+    assert s3.keys() == []
+    done = kvferry("check", "s3://no-such-bucket/p", env=environment(**s3.environment()))
+    assert done.status == 1
+    assert "no-such-bucket" in done.out.splitlines()[-1]
+
+
+def test_check_without_a_server_and_without_credentials():
+    done = kvferry(
+        "check", "s3://bucket/p", env=environment(AWS_ENDPOINT_URL_S3="http://127.0.0.1:9")
+    )
+    assert done.status == 1
+    assert "127.0.0.1 port 9" in done.out
+    assert "Traceback" not in done.err
+
+
+def test_check_refuses_a_wrong_endpoint_as_configuration():
+    done = kvferry(
+        "check", "s3://bucket/p", env=environment(AWS_ENDPOINT_URL_S3=f"http://k:{SECRET}@host")
+    )
+    assert done.status == 2
+    assert "AWS_ENDPOINT_URL_S3" in done.err
+    assert SECRET not in done.out + done.err
