@@ -70,7 +70,6 @@ def test_public_surface_of_the_client() -> None:
     assert sorted(kvferry_client.__all__) == [
         "AttachRefusedError",
         "Client",
-        "ClientSettings",
         "ClientState",
         "DaemonUnreachableError",
         "FakeClient",
