@@ -84,7 +84,7 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._read()
-        for name, value in snapshot.counters.items():
+        for name, value in sorted(snapshot.counters.items()):
             yield CounterMetricFamily(f"kvferry_{name}", _help(name), value=value)
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(f"kvferry_{name}", text, value=snapshot.gauges[name])
