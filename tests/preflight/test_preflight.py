@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from kvferry_server.adapters.s3_credentials import Resolved
+from kvferry_server.adapters.s3_preflight import S3Preflight
+from kvferry_server.adapters.s3_types import Credentials, Dialect, S3Settings
 from tests.support.fault_server import Fault, FaultServer, full_backlog
 from tests.support.processes import free_ports
 
@@ -48,13 +51,16 @@ def test_S05_a_404_for_every_made_up_key_does_not_hide_a_missing_bucket(prefligh
     assert result.report.problem.startswith("bucket: 'kvferry-test' does not exist")
 
 
-def test_S07_with_an_endpoint_the_bucket_is_in_the_path(preflight, fault_server):
-    assert preflight(fault_server).report.ready
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_S07_with_an_endpoint_the_bucket_is_in_the_path(preflight, fault_server, host):
+    address = f"{host}:{fault_server.port}"
+    result = preflight(fault_server, AWS_ENDPOINT_URL_S3=f"http://{address}")
+    assert result.report.settings == "path addressing, checksum required"
     requests = fault_server.requests()
     assert len(requests) >= 5
     for request in requests:
         assert request.bucket == fault_server.bucket
-        assert request.headers["host"] == f"127.0.0.1:{fault_server.port}"
+        assert request.headers["host"] == address
 
 
 @pytest.mark.parametrize("status", [301, 307])
@@ -66,7 +72,13 @@ def test_S08_a_redirect_names_the_region(preflight, fault_server, status):
     assert result.report.problem == (
         "region: 'kvferry-test' is in eu-west-1, not in us-east-1: set AWS_REGION=eu-west-1"
     )
-    assert len(fault_server.requests()) <= 2
+    assert len(fault_server.requests()) == 1
+
+
+def test_S08_a_server_that_takes_the_redirected_request_does_not_hide_it(preflight, fault_server):
+    headers = {"x-amz-bucket-region": "eu-west-1"}
+    fault_server.add(Fault(status=301, code="PermanentRedirect", headers=headers, times=1))
+    assert "set AWS_REGION=eu-west-1" in preflight(fault_server).report.problem
 
 
 def test_S08_a_bad_request_that_names_another_region_means_the_region(preflight, fault_server):
@@ -109,9 +121,16 @@ def test_https_on_a_plain_port_is_explained(preflight, localbucket):
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up(preflight, fault_server):
     fault_server.add(Fault(hang="start"))
+    began = time.monotonic()
     result = preflight(fault_server)
+    assert time.monotonic() - began < 20
     assert result.report.problem.startswith("endpoint: ")
     assert "does not answer in time" in result.report.problem
+
+
+def test_a_proxy_of_the_environment_is_not_used(preflight, localbucket, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
+    assert preflight(localbucket).report.ready
 
 
 def test_missing_credentials_are_named(preflight, localbucket):
@@ -202,6 +221,21 @@ def test_a_server_that_changes_bytes_is_not_used(preflight, fault_server):
 def test_a_server_that_stores_nothing_is_not_used(preflight, fault_server):
     fault_server.add(Fault(method="PUT", discard=True))
     assert not preflight(fault_server).report.ready
+
+
+@pytest.mark.parametrize("stored", [b"other", None, "longer"])
+def test_what_is_stored_counts_and_not_what_came_back(fault_server, stored):
+    """The round trip sees its own bytes, but they are not what is stored."""
+    settings = S3Settings(fault_server.bucket, "pre", fault_server.endpoint_url)
+
+    def round_trip(_: Dialect, __: Credentials, key: str, payload: bytes) -> bool:
+        if stored is not None:
+            fault_server.put(key, payload + b"more" if stored == "longer" else stored)
+        return True
+
+    keys = Resolved(Credentials("key", "secret"), "the test")
+    report = S3Preflight(settings, round_trip, lambda: keys).run().report
+    assert not report.ready
 
 
 def test_something_that_is_no_s3_is_not_used(preflight, fault_server):
