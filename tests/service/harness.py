@@ -26,7 +26,7 @@ from kvferry_server.service.server import Daemon, Ports, ServerSettings
 
 from .fakes import MemoryStore
 
-GUARD_SECONDS = 60.0
+GUARD_SECONDS = 40.0
 """No test waits longer for what must happen; it is no speed check."""
 SLOT = 4096
 
@@ -62,8 +62,9 @@ class Region:
         return self.memory[slot * slot_bytes : (slot + 1) * slot_bytes]
 
     def close(self) -> None:
-        self.memory.close()
-        os.close(self.descriptor)
+        if not self.memory.closed:
+            self.memory.close()
+            os.close(self.descriptor)
 
 
 def attach_request(slots: int = 8, slot_bytes: int = SLOT, **changes: object):
@@ -203,7 +204,11 @@ class World:
     def connect(self, name: str = "lease.sock") -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(GUARD_SECONDS)
-        connection.connect(self.path(name))
+        try:
+            connection.connect(self.path(name))
+        except OSError:
+            connection.close()
+            raise
         return connection
 
     def try_attach(self, request, descriptors: Sequence[int]) -> lease_pb2.LeaseReply:

@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +38,7 @@ MAX_DESCRIPTORS = 64
 _LENGTH = struct.Struct(">I")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 _ACCEPT_RETRY_SECONDS = 0.2
+_LINGER_SECONDS = 1.0
 
 
 class Lease:
@@ -114,10 +116,12 @@ class LeaseServer:
             return
         connection.settimeout(0)
         if len(self._pending) >= self._settings.max_pending_handshakes:
-            next(iter(self._pending)).cancel()
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            oldest.cancel()
         task = self._loop.create_task(self._handshake(connection))
         self._pending[task] = None
-        task.add_done_callback(self._pending.pop)
+        task.add_done_callback(lambda done: self._pending.pop(done, None))
 
     async def _handshake(self, connection: socket.socket) -> None:
         """Attach and hand the connection to its lease, or refuse and close it."""
@@ -128,10 +132,9 @@ class LeaseServer:
         except TimeoutError:
             limit = f"handshake_seconds {self._settings.handshake_seconds:g}"
             late = DeadlineExceeded(f"no whole request within {limit}", reason="HANDSHAKE_TIMEOUT")
-            _refuse(connection, late)
+            await self._refuse(connection, late)
         except KvferryError as error:
-            _log.warning("lease: refused: %s", cut(error.message))
-            _refuse(connection, error)
+            await self._refuse(connection, error)
         except OSError as error:
             _log.info("lease: a connection ended before it attached: %s", error)
         finally:
@@ -217,6 +220,19 @@ class LeaseServer:
             data += piece
         return data
 
+    async def _refuse(self, connection: socket.socket, error: KvferryError) -> None:
+        """Tell the peer why, and give it time to read that before the connection ends."""
+        _log.warning("lease: refused: %s", cut(error.message))
+        number: int = code_of(error).value[0]
+        text = cut(error.message)
+        refusal = lease_pb2.AttachError(code=number, reason=error.reason, message=text)
+        with suppress(OSError, TimeoutError):
+            _send(connection, lease_pb2.LeaseReply(error=refusal))
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._readable(connection)
+                while connection.recv(MAX_FRAME_BYTES):
+                    await self._readable(connection)
+
     async def _readable(self, connection: socket.socket) -> None:
         event = asyncio.Event()
         self._loop.add_reader(connection, event.set)
@@ -239,15 +255,6 @@ def _parse(frame: bytes) -> offload_pb2.AttachRegionRequest:
                 field=f"segments[{index}].shm_name",
             )
     return request
-
-
-def _refuse(connection: socket.socket, error: KvferryError) -> None:
-    number: int = code_of(error).value[0]
-    refusal = lease_pb2.AttachError(code=number, reason=error.reason, message=cut(error.message))
-    try:
-        _send(connection, lease_pb2.LeaseReply(error=refusal))
-    except OSError as failure:
-        _log.debug("lease: the refusal was not taken: %s", failure)
 
 
 def _send(connection: socket.socket, reply: lease_pb2.LeaseReply) -> None:

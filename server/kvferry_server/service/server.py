@@ -27,6 +27,7 @@ import grpc.aio
 from kvferry.v1 import admin_pb2, admin_pb2_grpc, offload_pb2, offload_pb2_grpc
 from kvferry_server.core.effects import BreakerChanged, JobFinished
 from kvferry_server.core.engine import Engine
+from kvferry_server.core.errors import DeadlineExceeded
 from kvferry_server.core.events import Stop
 from kvferry_server.core.ports import Clock, ObjectStore, RegionMapper
 from kvferry_server.core.types import EngineSettings
@@ -50,6 +51,7 @@ _log = logging.getLogger(__name__)
 _MAX_STREAMS_PER_CONNECTION = 1_024
 _STORE_CLOSE_SECONDS = 1.0
 _RPC_GRACE_SECONDS = 0.5
+_SAME_SENDER_SECONDS = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFFLOAD_SERVICE: str = offload_pb2.DESCRIPTOR.services_by_name["OffloadService"].full_name
 _ADMIN_SERVICE: str = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -106,6 +108,10 @@ class Daemon:
         """Begin a clean stop. Event loop's thread only; may be repeated."""
         self._stop.set()
 
+    def abort(self, reason: str) -> None:
+        """End the process at once."""
+        self._ports.abort(reason)
+
     def server_info(self, timeout_seconds: float) -> admin_pb2.GetServerInfoResponse:
         """A snapshot of the daemon, from any thread but the event loop's.
 
@@ -144,12 +150,17 @@ class Daemon:
             self._loop.create_task(self._check_store()),
         )
         _log.info("boot %s: serving on %s", self.boot_id, self._directory.path)
-        on_started(self)
-        await self._stop.wait()
-        for task in background[1:]:
-            task.cancel()
-        await self._wind_down(lease, servers, healths)
-        background[0].cancel()
+        try:
+            on_started(self)
+            await self._stop.wait()
+            await self._wind_down(lease, servers, healths)
+        except BaseException as error:
+            # Python's own end would close leases while transfers still run.
+            self._ports.abort(f"the daemon failed: {error!r}")
+            raise
+        finally:
+            for task in background:
+                task.cancel()
 
     async def _wind_down(
         self, lease: LeaseServer, servers: Sequence[grpc.aio.Server], healths: Sequence[Health]
@@ -164,15 +175,16 @@ class Daemon:
         try:
             async with asyncio.timeout(self._settings.shutdown_seconds):
                 await self._runner.until(lambda: not any(engine.active.values()))
-        except TimeoutError:
+                await self._within(
+                    self._settings.result_seconds,
+                    self._runner.until(lambda: not any(s.open_jobs for s in engine.sessions())),
+                )
+                await self._sessions.end_all()
+        except TimeoutError as error:
             limit = f"shutdown_seconds {self._settings.shutdown_seconds:g}"
-            self._ports.abort(f"transfers still run after {limit}")
-            raise
-        await self._within(
-            self._settings.result_seconds,
-            self._runner.until(lambda: not any(s.open_jobs for s in engine.sessions())),
-        )
-        await self._sessions.end_all()
+            raise DeadlineExceeded(
+                f"regions are still in use after {limit}", reason="SHUTDOWN_TIMEOUT"
+            ) from error
         for server in servers:
             await server.stop(_RPC_GRACE_SECONDS)
         await self._within(_STORE_CLOSE_SECONDS, asyncio.to_thread(self._ports.store.close))
@@ -224,6 +236,36 @@ class Daemon:
         )
 
 
+class _Signals:
+    """SIGTERM and SIGINT, also while the daemon is still being built. They work as process 1.
+
+    A second one ends the process at once, unless it follows the first so closely that the same
+    sender may have sent both (to the process and to its group).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._daemon: Daemon | None = None
+        self._first: float | None = None
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._received)
+
+    def stop(self, daemon: Daemon) -> None:
+        """Stop this daemon on the first signal, or now if it came already."""
+        self._daemon = daemon
+        if self._first is not None:
+            daemon.stop()
+
+    def _received(self) -> None:
+        now = self._loop.time()
+        if self._first is None:
+            self._first = now
+            if self._daemon is not None:
+                self._daemon.stop()
+        elif now - self._first > _SAME_SENDER_SECONDS and self._daemon is not None:
+            self._daemon.abort("a second signal came")
+
+
 def run(
     make_ports: Callable[[], Ports],
     engine: EngineSettings,
@@ -237,15 +279,9 @@ def run(
     """
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        asked = asyncio.Event()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, asked.set)
+        signals = _Signals(asyncio.get_running_loop())
         daemon = Daemon(make_ports, engine, settings)
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, daemon.stop)
-        if asked.is_set():
-            daemon.stop()
+        signals.stop(daemon)
         await daemon.serve(on_started)
 
     asyncio.new_event_loop().run_until_complete(main())
