@@ -221,9 +221,7 @@ class ScriptedDaemon(offload_pb2_grpc.OffloadServiceServicer):
     # -- gRPC --------------------------------------------------------------------------
 
     def _begin(self, method: str, request: Any, context: grpc.ServicerContext) -> Fault | None:
-        self.authorities.extend(
-            value for key, value in context.invocation_metadata() if key == ":authority"
-        )
+        self.authorities.append(context._rpc_event.call_details.host.decode())
         with self.changed:
             self.calls.append((method, request))
             self.changed.notify_all()
