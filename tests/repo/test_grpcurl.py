@@ -30,9 +30,11 @@ def socket_dir(tmp_path: Path) -> Iterator[Path]:
     )
     healthy = ["kvferry", "health", "--socket-dir", str(directory)]
     daemon.wait_until(
-        lambda: not subprocess.run(
-            [str(find_binary("kvferry")), *healthy[1:]], capture_output=True, check=False
-        ).returncode,
+        lambda: (
+            not subprocess.run(
+                [str(find_binary("kvferry")), *healthy[1:]], capture_output=True, check=False
+            ).returncode
+        ),
         30,
     )
     yield directory
