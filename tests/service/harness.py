@@ -279,7 +279,7 @@ def start(
     aborts: list[str] = []
     failures: list[BaseException] = []
     found: list[tuple[Daemon, asyncio.AbstractEventLoop]] = []
-    options = ServerSettings(socket_dir=directory, **settings)
+    options = ServerSettings(socket_dir=directory, **{"result_seconds": 0.05, **settings})
 
     async def main() -> None:
         ports = Ports(store, SharedMemoryMapper(), MonotonicClock(), aborts.append)
