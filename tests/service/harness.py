@@ -93,6 +93,18 @@ def send_frame(connection: socket.socket, data: bytes, descriptors: Sequence[int
     connection.sendmsg([data], ancillary)
 
 
+def connect(path: str) -> socket.socket:
+    """A connection to a socket."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(GUARD_SECONDS)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
@@ -202,14 +214,7 @@ class World:
         return admin_pb2_grpc.AdminServiceStub(self.channel("admin.sock"))
 
     def connect(self, name: str = "lease.sock") -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(GUARD_SECONDS)
-        try:
-            connection.connect(self.path(name))
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return connect(self.path(name))
 
     def try_attach(self, request, descriptors: Sequence[int]) -> lease_pb2.LeaseReply:
         """Attach, and leave whatever comes of it."""
