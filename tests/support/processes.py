@@ -135,3 +135,31 @@ def _spawn(
         env=clean_environment() if environment is None else dict(environment),
         start_new_session=True,
     )
+
+
+def printed(program: str, *arguments: str) -> str:
+    """Standard output of a short command."""
+    path = find_binary(program)
+    if path is None:
+        raise StartFailed(f"{program} is not installed")
+    done = subprocess.run(
+        [path, *arguments], capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout
+
+
+def run_once(program: str, *arguments: str) -> None:
+    """Run a command to its end; StartFailed with its output if it fails."""
+    path = find_binary(program)
+    if path is None:
+        raise StartFailed(f"{program} is not installed")
+    done = subprocess.run(
+        [path, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=clean_environment(),
+    )
+    if done.returncode:
+        raise StartFailed(f"{program} {arguments[0]}: {done.stdout}{done.stderr}")

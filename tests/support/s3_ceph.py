@@ -10,8 +10,8 @@ import socket
 import uuid
 from pathlib import Path
 
-from .processes import Child, free_ports
-from .s3_servers import S3Server, printed, run_once
+from .processes import Child, free_ports, printed, run_once
+from .s3_server import S3Server
 
 _CONFIG = """\
 [global]
