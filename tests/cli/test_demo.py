@@ -127,3 +127,23 @@ def test_M11_too_little_shared_memory_is_named_with_both_numbers(tmp_path):
     assert f"{1 << 20} bytes free" in done.stderr
     assert "--shm-size" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_difference_that_the_daemon_does_not_notice_fails_the_demo(serve, s3, tmp_path):
+    (tmp_path / "config.toml").write_text(
+        f'[store]\nurl = "s3://{s3.bucket}/p"\n[integrity]\nverify = "off"\n'
+    )
+    daemon = serve("--config", str(tmp_path / "config.toml"), env=environment(**s3.environment()))
+    daemon.wait_ready()
+    s3.add(Fault(method="PUT", key="*demo-*", mangle=True, times=3))
+    done = subprocess.run(
+        [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(daemon.sockets)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "verified       253  of 256 chunks" in done.stdout
+    assert "3 of 256 chunks came back different" in done.stderr

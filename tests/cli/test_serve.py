@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -94,6 +95,21 @@ def test_sigterm_as_pid_1_ends_with_0(serve, tool):
     subprocess.run(["kill", "-TERM", first], check=True)
     assert daemon.process.wait(60) == 0, daemon.log
     assert daemon.log.rstrip().endswith("stopped")
+
+
+def test_O01_sigterm_before_anything_is_loaded(tmp_path):
+    program = (
+        "import os, signal, sys, types\n"
+        "def run_daemon(*_, **__): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "wire = types.ModuleType('wire'); wire.run_daemon = run_daemon\n"
+        "sys.modules['kvferry_server.cli.wire'] = wire\n"
+        "from kvferry_server.cli.main import main\n"
+        "main(['serve', '--socket-dir', sys.argv[1]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment(), timeout=60, check=False
+    )
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1, 0.3, 1.0])

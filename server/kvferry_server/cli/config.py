@@ -6,7 +6,6 @@ and where it was set and never repeat a value, which may be a secret in the wron
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -154,7 +153,7 @@ def _checked_text(key: str, setting: Setting, option: Option) -> str:
 
 def _in_range(key: str, setting: Setting, option: Option, value: float) -> float:
     low, high = option.minimum, option.maximum
-    if math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high):
+    if low <= value <= high:
         return value
     raise _wrong(key, setting, f"must be from {low:,} to {high:,}{_of(option)}")
 

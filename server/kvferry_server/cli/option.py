@@ -30,8 +30,8 @@ class Option:
     env: str = ""
     flag: str = ""
     default_doc: str = ""
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: float = 0
+    maximum: float = 0
     choices: tuple[str, ...] = ()
     engine: str = ""
     server: str = ""
