@@ -28,8 +28,6 @@ from tests.support.s3_servers import SeaweedFS
 from .sandbox import SOCKET_DIR
 
 PREFIX = "e2e"
-OVERFLOW_UID = 65_534
-"""How the engine, which is of another user namespace, looks from here."""
 START_SECONDS = 60.0
 
 
@@ -61,10 +59,11 @@ class Pod:
     def do_start_daemon(self, verify: str) -> dict[str, Any]:
         """Start `kvferry serve`; returns when its store has passed the preflight."""
         config = self._directory / "config.toml"
+        # The engine is of another user namespace: here it looks like uid 65534.
         config.write_text(
             f'[store]\nurl = "s3://{self._server.bucket}/{PREFIX}"\n'
             f'[integrity]\nverify = "{verify}"\n'
-            f'[sockets]\ndirectory = "{SOCKET_DIR}"\nallowed_uids = [{OVERFLOW_UID}]\n'
+            f'[sockets]\ndirectory = "{SOCKET_DIR}"\nallow_overflow_uid = true\n'
             '[http]\nlisten = ""\n'
         )
         self._daemon = Child(
