@@ -60,6 +60,15 @@ def test_N04_a_missing_package_says_how_to_install_it_without_torch():
     assert "torch" in done.stdout
 
 
+def test_a_broken_configuration_file_of_nixl_is_named(tmp_path):
+    broken = tmp_path / "nixl.cfg"
+    broken.write_text("[[[")
+    done = python(REQUIRE.format(plugin="OBJ"), NIXL_CONFIG_FILE=str(broken))
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 1
+    assert str(broken) in done.stdout
+
+
 def test_N04_a_healthy_library_is_silent():
     done = python(REQUIRE.format(plugin="OBJ"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -233,8 +234,14 @@ def _bare_agent(nixl: _Nixl, name: str) -> Any:  # noqa: ANN401 - NIXL ships no 
     )
     try:
         return nixl.api.nixl_agent(name, config)
-    except RuntimeError as error:  # NIXL found no plugin at all
-        raise _plugin_missing("OBJ and POSIX") from error
+    except RuntimeError as error:
+        if "No plugins available" in str(error):
+            raise _plugin_missing("OBJ and POSIX") from error
+        raise ConfigError(
+            f"NIXL can't start ({error}): correct its file, NIXL_CONFIG_FILE or HOME",
+            reason="NIXL_CONFIG",
+            field="NIXL_CONFIG_FILE",
+        ) from error
 
 
 def _plugin_missing(plugin: str) -> ConfigError:
@@ -261,6 +268,9 @@ def _import() -> _Nixl:
         libc.setenv(name.encode(), value.encode(), 1)
     # Each failed request would be an error line on stderr; failures are reported as statuses.
     libc.setenv(b"NIXL_LOG_LEVEL", b"FATAL", 0)
+    home = os.environ.get("HOME")
+    if home and not _may_look_at(Path(home, ".nixl.cfg")):
+        libc.setenv(b"NIXL_CONFIG_FILE", b"/dev/null", 0)
     raise_exceptions = logging.raiseExceptions
     try:
         api = importlib.import_module("nixl_cu12._api")
@@ -283,6 +293,17 @@ def _import() -> _Nixl:
         if name.endswith("Error") and isinstance(value, type) and issubclass(value, Exception)
     )
     return _Nixl(api=api, backend_error=bindings.nixlBackendError, errors=errors)
+
+
+def _may_look_at(path: Path) -> bool:
+    """False where NIXL would refuse to start: another user's home, as under `docker --user`."""
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _address(buffer: memoryview) -> int:
