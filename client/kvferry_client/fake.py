@@ -43,7 +43,8 @@ class FakeClient:
         self.last_error = ""
         self.counters: dict[str, int] = {}
         self.closed = False
-        self._rows = region_view.cast("B").cast("B", (self.slots, stride))
+        self._view = region_view
+        self._stride = stride
         self._next_id = 1
         self._results: list[JobResult] = []
         self._replies: list[LookupReply] = []
@@ -77,7 +78,7 @@ class FakeClient:
             elif key in self.objects:
                 outcomes.append(Outcome.SKIPPED_PRESENT)
             else:
-                self.objects[bytes(key)] = self._row(slot).tobytes()
+                self.objects[bytes(key)] = self._read(slot)
                 outcomes.append(Outcome.STORED)
         return self._finish(JobKind.STORE, outcomes)
 
@@ -95,7 +96,7 @@ class FakeClient:
             elif key not in self.objects:
                 outcomes.append(Outcome.MISSING)
             else:
-                self._row(slot)[:] = self.objects[key]
+                self._write(slot, self.objects[key])
                 outcomes.append(Outcome.LOADED)
         return self._finish(JobKind.LOAD, outcomes)
 
@@ -146,9 +147,15 @@ class FakeClient:
     def _usable(self) -> bool:
         return self.attached and not self.closed
 
-    def _row(self, slot: int) -> memoryview:
-        start = slot * self._rows.strides[0] if self._rows.strides else 0
-        return self._rows.cast("B")[start : start + self.slot_bytes]
+    def _read(self, slot: int) -> bytes:
+        start = slot * self._stride
+        with self._view.cast("B") as flat:
+            return bytes(flat[start : start + self.slot_bytes])
+
+    def _write(self, slot: int, data: bytes) -> None:
+        start = slot * self._stride
+        with self._view.cast("B") as flat:
+            flat[start : start + self.slot_bytes] = data
 
     def _presence(self, key: bytes) -> Presence:
         if not self._usable or key in self.failing:

@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -341,3 +342,13 @@ class ScriptedDaemon(offload_pb2_grpc.OffloadServiceServicer):
                 self._report(session, job.job_id, kind, [CANCELLED] * len(job.keys))
             self.changed.notify_all()
         return offload_pb2.DrainResponse(boot_id=self.boot_id, running_jobs=0)
+
+
+def main() -> None:
+    """Serve on the directory given until killed, for tests that need another process."""
+    ScriptedDaemon(Path(sys.argv[1])).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
