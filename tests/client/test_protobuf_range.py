@@ -1,0 +1,59 @@
+"""G18: the client imports, and encodes, under the oldest and the newest protobuf allowed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import google.protobuf, grpc
+from kvferry.v1 import admin_pb2_grpc, lease_pb2, offload_pb2, offload_pb2_grpc
+import kvferry_client
+from kvferry_client import codec
+request = codec.lookup_request(offload_pb2.LookupRequest().session, [], 1.5)
+assert offload_pb2.LookupRequest.FromString(request.SerializeToString()).timeout.seconds == 1
+print(google.protobuf.__version__, grpc.__version__)
+"""
+
+
+def bounds() -> tuple[str, str, str]:
+    """The oldest protobuf, the first that is too new, and the oldest grpcio declared."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = " ".join(sorted(project["dependencies"]))
+    found = re.fullmatch(r"grpcio>=([0-9.]+) protobuf>=([0-9.]+),<([0-9.]+)", declared)
+    assert found is not None
+    return found[2], found[3], found[1]
+
+
+@pytest.mark.parametrize("end", ["oldest", "newest"])
+def test_G18_imports_under_the_ends_of_the_range(tmp_path: Path, end: str) -> None:
+    oldest, too_new, oldest_grpcio = bounds()
+    wanted = [f"protobuf<{too_new}", "grpcio"]
+    if end == "oldest":
+        wanted = [f"protobuf=={oldest}", f"grpcio~={oldest_grpcio}.0"]
+    venv.create(tmp_path / "v", with_pip=False, symlinks=True)
+    python = str(tmp_path / "v" / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    subprocess.run(
+        [*install, "--disable-pip-version-check", "--no-warn-script-location", *wanted],
+        check=True,
+        timeout=240,
+    )
+    paths = {"PYTHONPATH": f"{ROOT / 'proto'}:{ROOT / 'client'}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [python, "-W", "error", "-c", PROGRAM],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=paths,
+        timeout=60,
+    )
+    version = done.stdout.split()[0]
+    assert version == oldest if end == "oldest" else version.split(".")[0] == str(int(too_new) - 1)
