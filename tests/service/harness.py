@@ -40,6 +40,11 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def open_descriptors() -> list[str]:
+    """The numbers of this process's descriptors, that of the listing itself included."""
+    return [path.name for path in Path("/proc/self/fd").iterdir()]
+
+
 @dataclass
 class Region:
     """Shared memory of a test, as an engine would own it."""
@@ -296,7 +301,7 @@ def start(
     def body() -> None:
         try:
             asyncio.run(main())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 -- `start` or `running` raises it
             failures.append(error)
         finally:
             started.set()

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvferry.v1 import offload_pb2, types_pb2
+from kvferry.v1 import admin_pb2, offload_pb2, types_pb2
 
 from .harness import (
     GUARD_SECONDS,
@@ -20,6 +20,7 @@ from .harness import (
     World,
     attach_request,
     frame,
+    open_descriptors,
     receive_reply,
     running,
     send_frame,
@@ -33,7 +34,7 @@ CANCELLED = types_pb2.CHUNK_OUTCOME_CANCELLED
 
 
 def own_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(open_descriptors())
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_received_descriptors_are_closed_and_nothing_is_inheritable(world: World
     # The test's memfd, both ends of the connection and the channel come on top of the
     # mapper's two: its own duplicate and mmap's.
     inode = os.fstat(client.region.descriptor).st_ino
-    held = [fd for fd in map(int, os.listdir("/proc/self/fd")) if _inode(fd) == inode]
+    held = [fd for fd in map(int, open_descriptors()) if _inode(fd) == inode]
     assert len(held) == 4
     assert [fd for fd in held if os.get_inheritable(fd)] == []
     assert [fd for fd in _sockets() if os.get_inheritable(fd)] == []
@@ -76,9 +77,9 @@ def _inode(descriptor: int) -> int:
 
 def _sockets() -> list[int]:
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for name in open_descriptors():
         try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if str(Path(f"/proc/self/fd/{name}").readlink()).startswith("socket:"):
                 found.append(int(name))
         except OSError:
             continue
@@ -86,7 +87,7 @@ def _sockets() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "changes, field",
+    ("changes", "field"),
     [
         ({"client_version": ""}, "client_version"),
         ({"client_version": "v" * 65}, "client_version"),
@@ -241,7 +242,7 @@ def test_the_engines_end_cancels_the_queue_awaits_what_runs_then_unmaps(socket_d
         else:
             client.connection.sendall(b"x")
         info = world.admin().ListSessions
-        sessions = _list(world, info)
+        sessions = _list(info)
         wait_for(lambda: sessions()[0].closing)
         assert world.daemon.server_info(GUARD_SECONDS).queued_store_chunks == 0
         if how != "close":
@@ -256,9 +257,7 @@ def test_the_engines_end_cancels_the_queue_awaits_what_runs_then_unmaps(socket_d
             assert client.at_end_of_file(GUARD_SECONDS)
 
 
-def _list(world: World, call):
-    from kvferry.v1 import admin_pb2  # noqa: PLC0415
-
+def _list(call):
     return lambda: call(admin_pb2.ListSessionsRequest(), timeout=GUARD_SECONDS).sessions
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from kvferry.v1 import lease_pb2
 from kvferry_server.core.errors import PermissionDenied
 from kvferry_server.service.peers import Peer, PeerPolicy, read_peer
 
@@ -29,7 +30,7 @@ def allowed(peer: Peer, **changes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "uid, gids, expected",
+    ("uid", "gids", "expected"),
     [
         (5, {5}, True),
         (7, {1}, True),
@@ -75,8 +76,6 @@ sys.stdout.write(connection.recv(65536)[4:].hex())
 
 def attach_as(world, uid: int, gids: list[int]):
     """The reply that another user gets."""
-    from kvferry.v1 import lease_pb2  # noqa: PLC0415
-
     region = Region.make()
     words = [world.path("lease.sock"), str(region.descriptor), frame(attach_request()).hex()]
     done = subprocess.run(

@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from kvferry.v1 import offload_pb2, types_pb2
 from kvferry_server.core.types import EngineSettings
 
+from .fakes import MemoryStore
 from .harness import GUARD_SECONDS, Client, World, duration, running, wait_for
 
 KEY = b"k" * 32 + b"\0\0\0\0"
@@ -99,7 +100,7 @@ TIGHT = EngineSettings(max_keys_per_request=4, max_jobs_per_request=3)
 
 
 @pytest.mark.parametrize("method", ["Store", "Load"])
-@pytest.mark.parametrize("jobs, field", BAD_JOBS)
+@pytest.mark.parametrize(("jobs", "field"), BAD_JOBS)
 def test_bad_jobs_name_the_field_and_nothing_starts(socket_dir: Path, method: str, jobs, field):
     with running(socket_dir, TIGHT) as world:
         client = world.attach()
@@ -127,7 +128,7 @@ def test_too_many_open_jobs_is_resource_exhausted_with_the_limit(socket_dir: Pat
 
 
 @pytest.mark.parametrize(
-    "method, fields, field",
+    ("method", "fields", "field"),
     [
         ("Lookup", {"groups": [offload_pb2.LookupGroup(keys=[b""])]}, "groups[0].keys[0]"),
         ("Lookup", {"groups": [offload_pb2.LookupGroup(keys=[KEY] * 5)]}, "groups.keys"),
@@ -182,7 +183,7 @@ def test_a_newer_poll_supersedes_an_older(world: World):
     first = client.stub.Poll.future(
         offload_pb2.PollRequest(session=client.ref, max_wait=duration(25)), timeout=GUARD_SECONDS
     )
-    wait_for(lambda: first.running())
+    wait_for(first.running)
     time.sleep(0.2)
     second = client.stub.Poll.future(
         offload_pb2.PollRequest(session=client.ref, max_wait=duration(25)), timeout=GUARD_SECONDS
@@ -337,30 +338,33 @@ def test_G11_health_and_lookups_answer_while_every_transfer_is_busy(world: World
 
 def test_G12_the_bound_on_calls_holds_wave_after_wave(socket_dir: Path):
     with running(socket_dir, max_concurrent_rpcs=1) as world:
-        client = world.attach()
-        polls = world.attach()
-        engine = world.daemon._runner.engine
-        for wave in range(3):
+        client, other = world.attach(), world.attach()
+        for wave in range(1, 4):
             world.store.hold_probes = True
-            calls = [
-                client.stub.Lookup.future(
-                    offload_pb2.LookupRequest(
-                        session=client.ref,
-                        groups=[offload_pb2.LookupGroup(keys=[b"wave-%d-%d" % (wave, n)])],
-                        timeout=duration(30),
-                    ),
-                    timeout=GUARD_SECONDS,
-                )
-                for n in range(3)
-            ]
-            wait_for(lambda: sum(c.done() for c in calls) == 2)  # noqa: B023
-            assert engine.open_lookups == 1
-            polls.store(wave + 1, [b"other key"], [0])
-            polls.outcomes(wave + 1)
-            world.store.release()
-            codes = sorted(c.code().name for c in calls)
-            assert codes == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
-            assert "max_concurrent_rpcs 1" in next(c for c in calls if c.details()).details()
+            _one_wave(world, client, b"wave %d" % wave)
+            other.store(wave, [b"other key"], [0])
+            other.outcomes(wave)
+
+
+def _one_wave(world: World, client: Client, name: bytes) -> None:
+    """Three calls at once: one gets into its handler, two are refused with the limit."""
+    calls = [
+        client.stub.Lookup.future(
+            offload_pb2.LookupRequest(
+                session=client.ref,
+                groups=[offload_pb2.LookupGroup(keys=[name + bytes([n])])],
+                timeout=duration(30),
+            ),
+            timeout=GUARD_SECONDS,
+        )
+        for n in range(3)
+    ]
+    wait_for(lambda: sum(call.done() for call in calls) == 2)
+    assert world.daemon._runner.engine.open_lookups == 1
+    world.store.release()
+    codes = sorted(call.code().name for call in calls)
+    assert codes == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+    assert "max_concurrent_rpcs 1" in next(call.details() for call in calls if call.details())
 
 
 def test_results_that_do_not_fit_one_message_come_with_the_next_poll(
@@ -394,8 +398,6 @@ def test_a_fault_in_a_handler_is_internal_without_its_text(
 
 
 def test_a_store_that_is_down_at_start_is_degraded_service_and_heals(socket_dir: Path):
-    from .fakes import MemoryStore  # noqa: PLC0415
-
     store = MemoryStore()
     store.problem = "bucket: there is no bucket 'absent'"
     with running(socket_dir, store=store) as world:

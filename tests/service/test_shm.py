@@ -25,6 +25,8 @@ from kvferry_server.core.errors import (
 )
 from kvferry_server.core.ports import SegmentSpec
 
+from .harness import open_descriptors
+
 MIB = 1 << 20
 MAPPER = SharedMemoryMapper()
 
@@ -96,10 +98,10 @@ def test_M01_an_unlinked_file_attaches_by_its_descriptor(shm_file: Path):
 def test_M05_a_failed_attach_leaves_the_file(shm_file: Path):
     descriptor = os.open(shm_file, os.O_RDWR)
     os.ftruncate(descriptor, 1 << 47)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with pytest.raises(ResourceExhausted, match="RLIMIT_AS"):
         attach(descriptor, slots=1 << 21, slot_bytes=1 << 26, stride=1 << 26)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
     assert shm_file.stat().st_size == 1 << 47
     os.close(descriptor)
 
@@ -130,7 +132,7 @@ def test_M04_a_file_outlives_the_process_that_attached_it(shm_file: Path, number
 def test_N03_attach_and_close_a_hundred_times_keeps_maps_and_descriptors_flat(memfd: int):
     def measure() -> tuple[int, int]:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:kvferry-test")
-        return maps, len(os.listdir("/proc/self/fd"))
+        return maps, len(open_descriptors())
 
     before = measure()
     for _ in range(100):
@@ -159,7 +161,7 @@ def test_close_with_a_live_view_says_so_and_can_be_repeated(memfd: int):
 
 
 @pytest.mark.parametrize(
-    "changes, field",
+    ("changes", "field"),
     [
         ({"slot_bytes": 0}, "slot_bytes"),
         ({"slot_bytes": MIB + 1}, "slot_bytes"),

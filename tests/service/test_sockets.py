@@ -106,7 +106,7 @@ def test_a_foreign_directory_is_refused_and_kept_as_it_is(socket_dir: Path):
     socket_dir.mkdir()
     socket_dir.chmod(0o777)
     os.chown(socket_dir, 12345, 12345)
-    with pytest.raises(ConfigError, match="uid 12345.*subdirectory"):
+    with pytest.raises(ConfigError, match=r"uid 12345.*subdirectory"):
         prepare(socket_dir)
     status = socket_dir.stat()
     assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o777, 12345, 12345)

@@ -43,8 +43,7 @@ def test_the_status_carries_reason_and_field():
 def test_texts_are_cut_to_what_headers_take(text: str):
     result = cut(text)
     encoded = sum(
-        1 if " " <= c <= "~" and c != "%" else 3 * len(c.encode("utf-8", "replace"))
-        for c in result
+        1 if " " <= c <= "~" and c != "%" else 3 * len(c.encode("utf-8", "replace")) for c in result
     )
     assert encoded <= 2048
     assert result == text or result.endswith(" ...")

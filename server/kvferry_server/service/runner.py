@@ -64,7 +64,8 @@ class Runner:
         self._ids = itertools.count(1)
         self._questions: dict[int, asyncio.Future[object]] = {}
         self._sessions: dict[str, tuple[Region, Callable[[], None]]] = {}
-        self._views: dict[int, memoryview] = {}
+        self._running: dict[int, memoryview | None] = {}
+        """Transfers that have not ended, with their view of the slot, if there is one."""
         self._inbox: deque[TransferFinished | ProbeFinished] = deque()
         self._wake_pending = False
         self._timer: asyncio.TimerHandle | None = None
@@ -218,9 +219,10 @@ class Runner:
             view = region.slot(effect.slot)
         except FailedPrecondition as error:
             _log.error("session %s: %s", effect.session_id, error.message)
+            self._running[number] = None
             self._post(TransferFinished(number, TransferStatus.INTERNAL))
             return
-        self._views[number] = view
+        self._running[number] = view
         self._store.transfer(
             effect.kind,
             object_name(effect.ref),
@@ -253,18 +255,22 @@ class Runner:
         try:
             while self._inbox and not self._closed:
                 event = self._inbox.popleft()
-                if isinstance(event, TransferFinished):
-                    self._release_view(event)
-                self._step(event)
+                if isinstance(event, ProbeFinished) or self._ends_now(event):
+                    self._step(event)
             self._schedule()
         except BaseException as error:
             self._abort(f"the end of a transfer or probe could not be taken in: {error!r}")
             raise
 
-    def _release_view(self, event: TransferFinished) -> None:
-        view = self._views.pop(event.transfer_id, None)
+    def _ends_now(self, event: TransferFinished) -> bool:
+        """Release the view; False for a repeated end, which the object store must not report."""
+        if event.transfer_id not in self._running:
+            _log.error("transfer %d ended twice: %s", event.transfer_id, event.status.name)
+            return False
+        view = self._running.pop(event.transfer_id)
         if view is not None:
             view.release()
+        return True
 
     def _schedule(self) -> None:
         """Keep one timer, at the engine's next wake-up or earlier."""
