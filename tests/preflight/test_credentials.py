@@ -214,6 +214,12 @@ def test_the_region(monkeypatch, variables, region):
     assert settings_from_environment("bucket").region == region
 
 
+def test_a_region_that_cannot_be_right_is_refused(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "not a region")
+    with pytest.raises(ConfigError, match="AWS_REGION: 'not a region'"):
+        settings_from_environment("bucket")
+
+
 def test_a_profile_may_say_where_the_store_is(monkeypatch, aws_file):
     aws_file(
         "config",

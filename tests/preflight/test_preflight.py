@@ -8,9 +8,18 @@ import pytest
 
 from kvferry_server.adapters.s3_credentials import Resolved
 from kvferry_server.adapters.s3_preflight import S3Preflight
-from kvferry_server.adapters.s3_types import Credentials, Dialect, S3Settings
+from kvferry_server.adapters.s3_types import (
+    Credentials,
+    Dialect,
+    PreflightResult,
+    RoundTrip,
+    S3Settings,
+)
+from kvferry_server.core.ports import Preflight
 from tests.support.fault_server import Fault, FaultServer, full_backlog
 from tests.support.processes import free_ports
+
+from .conftest import run_preflight, with_store
 
 
 def test_a_right_store_is_ready(preflight, localbucket):
@@ -221,6 +230,37 @@ def test_a_server_that_changes_bytes_is_not_used(preflight, fault_server):
 def test_a_server_that_stores_nothing_is_not_used(preflight, fault_server):
     fault_server.add(Fault(method="PUT", discard=True))
     assert not preflight(fault_server).report.ready
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"region": "no region"}, "region: 'no region' is not a region's name"),
+        ({"bucket": "no/bucket"}, "bucket: 'no/bucket' is not a name that S3 takes"),
+    ],
+)
+def test_settings_that_boto3_refuses_are_a_problem_and_no_crash(fault_server, settings, problem):
+    where = {"bucket": fault_server.bucket, "endpoint_url": fault_server.endpoint_url}
+    report = run_preflight(S3Settings(**where | settings), "key", "secret").report
+    assert report.problem.startswith(problem)
+
+
+@pytest.mark.parametrize("dialect", [Dialect("path", "required"), Dialect("path", "supported")])
+def test_H02_H03_what_is_signed_and_summed(fault_server, dialect):
+    settings = S3Settings(fault_server.bucket, "pre", fault_server.endpoint_url)
+
+    def only(round_trip: RoundTrip) -> PreflightResult:
+        assert round_trip(dialect, Credentials("key", "secret"), "pre/k", bytes(70_000))
+        return PreflightResult(Preflight(ready=False, settings="", problem="", steps=()))
+
+    with_store(settings, only)
+    assert {each.method for each in fault_server.requests(key="pre/k")} >= {"PUT", "GET"}
+    for each in fault_server.requests(key="pre/k"):
+        signed = each.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+        assert "accept-encoding" not in signed.split(";")
+        if "x-amz-sdk-checksum-algorithm" in each.headers:
+            summed = [name for name in each.headers if name.startswith("x-amz-checksum-")]
+            assert summed or "x-amz-trailer" in each.headers
 
 
 @pytest.mark.parametrize("stored", [b"other", None, "longer"])

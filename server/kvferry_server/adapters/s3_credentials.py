@@ -19,6 +19,7 @@ from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.session import Session
+from botocore.utils import validate_region_name
 
 from kvferry_server.core.errors import ConfigError
 
@@ -95,6 +96,8 @@ def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
     except aws.BotoCoreError as error:
         raise ConfigError(_explained(error), reason="AWS_PROFILE", field="AWS_PROFILE") from None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = region or profile.get("region") or DEFAULT_REGION
+    _check_region(region)
     endpoint = ConfiguredEndpointProvider(everything, profile, "s3").provide() or ""
     _check_endpoint_url(endpoint)
     if ca_bundle and not Path(ca_bundle).is_file():
@@ -107,9 +110,20 @@ def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
         bucket=bucket,
         prefix=prefix,
         endpoint_url=endpoint.rstrip("/"),
-        region=region or profile.get("region") or DEFAULT_REGION,
+        region=region,
         ca_bundle=ca_bundle,
     )
+
+
+def _check_region(region: str) -> None:
+    try:
+        validate_region_name(region)
+    except aws.InvalidRegionError:
+        raise ConfigError(
+            f"AWS_REGION: {region!r} is not a region's name; it must look like us-east-1",
+            reason="AWS_REGION",
+            field="AWS_REGION",
+        ) from None
 
 
 def _check_endpoint_url(url: str) -> None:

@@ -18,6 +18,9 @@ from kvferry_server.core.types import TransferStatus
 
 from .s3_types import S3Settings
 
+REQUEST_ERRORS = (aws.ClientError, aws.BotoCoreError, ResponseParserError)
+"""What a boto3 client raises, be it made or used; `diagnose` explains each."""
+
 Part = Literal["endpoint", "credentials", "bucket", "region", "checksum"]
 """The setting that is wrong."""
 
@@ -156,7 +159,10 @@ def _region_verdict(answer: _Answer, settings: S3Settings) -> _Verdict | None:
     }
     if not (answer.code in _REDIRECTS or redirected or elsewhere):
         return None
-    text = f"{{where}} sends {{bucket!r}} elsewhere ({answer.said}): set AWS_REGION to its region"
+    text = (
+        f"{{where}} sends {{bucket!r}} elsewhere ({answer.said}): "
+        "set AWS_REGION to its region, or correct AWS_ENDPOINT_URL_S3 (http or https)"
+    )
     if answer.region:
         region = answer.region
         text = f"{{bucket!r}} is in {region}, not in {{region}}: set AWS_REGION={region}"

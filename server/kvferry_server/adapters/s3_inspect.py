@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
-
 from kvferry_server.core.types import TransferStatus
 
 from .s3_client import open_client
-from .s3_errors import diagnose
+from .s3_errors import REQUEST_ERRORS, diagnose
 from .s3_types import Credentials, Dialect, S3Settings
 
 MEMORY_SECONDS = 1.0
@@ -100,7 +97,7 @@ class S3Inspector:
             answer = self._client.head_object(
                 Bucket=self._settings.bucket, Key=self._settings.object_key(name)
             )
-        except (ClientError, BotoCoreError, ResponseParserError) as error:
+        except REQUEST_ERRORS as error:
             found = diagnose(error, self._settings)
             return ObjectHead(found.status, problem=found.problem)
         return ObjectHead(TransferStatus.OK, answer["ContentLength"])

@@ -21,15 +21,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import ClientError
 
 from kvferry_server.core.ports import CheckStep, Preflight
 
 from .s3_client import open_client
 from .s3_credentials import CredentialsUnavailable, Resolved, resolve_credentials
 from .s3_endpoint import EndpointUnreachable, reach_endpoint
-from .s3_errors import diagnose, error_code, http_status, named_region
+from .s3_errors import REQUEST_ERRORS, diagnose, error_code, http_status, named_region
 from .s3_types import (
     Addressing,
     ChecksumMode,
@@ -48,8 +47,6 @@ SCRATCH = ".kvferry-preflight"
 """Folder below the store's prefix for the bytes that a preflight moves."""
 PAYLOAD_BYTES = (64 << 10) + 1
 """More than one aws-chunked frame of any SDK would hide, and not a multiple of anything."""
-
-_REQUEST_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class S3Preflight:
@@ -73,7 +70,7 @@ class S3Preflight:
 
     def run(self) -> PreflightResult:
         """Blocking, for seconds at most: try everything in order, up to the first failure."""
-        steps = _Steps()
+        steps = _Steps(self._settings)
         try:
             with steps.step("endpoint") as note:
                 note.detail = _endpoint(self._settings)
@@ -178,22 +175,28 @@ class _Note:
 
 
 class _Steps:
-    """Records steps with their time."""
+    """Records steps with their time; a request that fails in one becomes its problem."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: S3Settings) -> None:
         self.done: list[CheckStep] = []
+        self._settings = settings
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[_Note]:
         began = time.monotonic()
         note = _Note()
+        problem: _Problem | None = None
         try:
             yield note
-        except _Problem as problem:
-            detail = note.detail or str(problem)
-            self.done.append(CheckStep(name, False, detail, time.monotonic() - began))  # noqa: FBT003 - the port's order
-            raise
-        self.done.append(CheckStep(name, True, note.detail, time.monotonic() - began))  # noqa: FBT003 - the port's order
+        except _Problem as error:
+            problem = error
+        except REQUEST_ERRORS as error:
+            problem = _Problem(diagnose(error, self._settings).problem)
+        detail = note.detail or str(problem or "")
+        seconds = time.monotonic() - began
+        self.done.append(CheckStep(name, problem is None, detail, seconds))
+        if problem is not None:
+            raise problem
 
 
 def _endpoint(settings: S3Settings) -> str:
@@ -202,8 +205,6 @@ def _endpoint(settings: S3Settings) -> str:
         return reach_endpoint(url, settings.ca_bundle)
     except EndpointUnreachable as error:
         raise _Problem(f"endpoint: {error}") from None
-    except _REQUEST_ERRORS as error:
-        raise _Problem(diagnose(error, settings).problem) from None
 
 
 def _aws_endpoint(settings: S3Settings) -> str:
@@ -217,24 +218,24 @@ def _aws_endpoint(settings: S3Settings) -> str:
 
 def _bucket(settings: S3Settings, credentials: Credentials) -> tuple[Addressing, str]:
     """The addressing that the bucket answers to, and what it said."""
-    problem = ""
+    failures: list[Exception] = []
     for addressing in addressings(settings):
         client = open_client(settings, credentials, addressing)
         try:
             return addressing, _head_bucket(client, settings)
-        except _Problem as error:
-            problem = problem or str(error)
+        except REQUEST_ERRORS as error:
+            failures.append(error)
         finally:
             client.close()
-    raise _Problem(problem)
+    raise failures[0]
 
 
 def _head_bucket(client: S3Client, settings: S3Settings) -> str:
     try:
         client.head_bucket(Bucket=settings.bucket)
-    except _REQUEST_ERRORS as error:
-        if not (isinstance(error, ClientError) and _says_no_reason(error)):
-            raise _Problem(diagnose(error, settings).problem) from None
+    except ClientError as error:
+        if not _says_no_reason(error):
+            raise
         return _list_bucket(client, settings)
     return "exists and accepts the credentials"
 
@@ -249,10 +250,10 @@ def _list_bucket(client: S3Client, settings: S3Settings) -> str:
     """Ask again in a way whose answer has a reason in its body."""
     try:
         client.list_objects_v2(Bucket=settings.bucket, MaxKeys=1)
-    except _REQUEST_ERRORS as error:
-        if isinstance(error, ClientError) and error_code(error) == "AccessDenied":
-            return "may not be listed (s3:ListBucket is not granted); the round trip decides"
-        raise _Problem(diagnose(error, settings).problem) from None
+    except ClientError as error:
+        if error_code(error) != "AccessDenied":
+            raise
+        return "may not be listed (s3:ListBucket is not granted); the round trip decides"
     return "can be listed"
 
 
@@ -272,20 +273,14 @@ class _Scratch:
 
     def holds(self, key: str, payload: bytes) -> bool:
         """Whether exactly these bytes are stored."""
-        try:
-            answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
-            with contextlib.closing(answer["Body"]) as body:
-                return answer["ContentLength"] == len(payload) and body.read() == payload
-        except _REQUEST_ERRORS as error:
-            raise _Problem(diagnose(error, self._settings).problem) from None
+        answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
+        with contextlib.closing(answer["Body"]) as body:
+            return answer["ContentLength"] == len(payload) and body.read() == payload
 
     def explain(self, payload: bytes, tried: list[str]) -> str:
-        """Why no dialect worked: what boto3 is told for the same, else what was tried."""
+        """Why no dialect worked, if boto3 is not refused the same: then that error is raised."""
         key = self.new_key()
-        try:
-            self._client.put_object(Bucket=self._settings.bucket, Key=key, Body=payload)
-        except _REQUEST_ERRORS as error:
-            return diagnose(error, self._settings).problem
+        self._client.put_object(Bucket=self._settings.bucket, Key=key, Body=payload)
         if not self.holds(key, payload) or any(_OTHER_BYTES in each for each in tried):
             return (
                 "checksum: no checksum setting makes the server store the bytes that are sent: "
@@ -301,7 +296,7 @@ class _Scratch:
         for key in self._keys:
             try:
                 self._client.delete_object(Bucket=self._settings.bucket, Key=key)
-            except _REQUEST_ERRORS as error:
+            except REQUEST_ERRORS as error:
                 problem = diagnose(error, self._settings).problem
                 return f"objects stay in {SCRATCH}, delete failed: {problem}"
         return ""

@@ -1,0 +1,1 @@
+"""Tests of the preflight, the credentials and the inspection of objects."""
