@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,15 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         time.sleep(0.02)
+
+
+def works(command: Sequence[str]) -> bool:
+    """Whether a command is there and ends well."""
+    program = shutil.which(command[0])
+    return (
+        program is not None
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
 
 
 class Daemon:
