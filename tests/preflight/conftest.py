@@ -7,17 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
-from kvferry_server.adapters.nixl_object_store import S3ObjectStore
 from kvferry_server.adapters.s3_credentials import (
-    Resolved,
-    resolve_credentials,
     settings_from_environment,
 )
-from kvferry_server.adapters.s3_inspect import S3Inspector
-from kvferry_server.adapters.s3_preflight import S3Preflight
-from kvferry_server.adapters.s3_types import Credentials, PreflightResult, RoundTrip, S3Settings
+from kvferry_server.adapters.s3_types import PreflightResult
 from tests.support.fault_server import FaultServer
+from tests.support.preflights import run_preflight
 from tests.support.s3_servers import Moto, S3Server, started
 
 Preflighter = Callable[..., PreflightResult]
@@ -80,32 +75,3 @@ def preflight(monkeypatch: pytest.MonkeyPatch) -> Preflighter:
         return run_preflight(settings_from_environment(bucket or server.bucket, "some/prefix"))
 
     return run
-
-
-def run_preflight(settings: S3Settings, *keys: str) -> PreflightResult:
-    """One preflight with the store's own round trip; the environment's keys unless given."""
-    resolve = (lambda: Resolved(Credentials(*keys), "the test")) if keys else resolve_credentials
-    results: list[PreflightResult] = []
-
-    def run(round_trip: RoundTrip) -> PreflightResult:
-        results.append(S3Preflight(settings, round_trip, resolve).run())
-        return results[-1]
-
-    with_store(settings, run)
-    return results[0]
-
-
-def with_store(settings: S3Settings, preflight: Callable[[RoundTrip], PreflightResult]) -> None:
-    """Let the real store, NIXL included, do one preflight."""
-    store = S3ObjectStore(
-        settings,
-        preflight=preflight,
-        inquiry=lambda dialect, credentials: S3Inspector(settings, dialect, credentials),
-        integrity=Integrity(ChecksumCatalog()),
-        agents=1,
-        probe_agents=1,
-    )
-    try:
-        store.preflight()
-    finally:
-        store.close()

@@ -17,9 +17,8 @@ from kvferry_server.adapters.s3_types import (
 )
 from kvferry_server.core.ports import Preflight
 from tests.support.fault_server import Fault, FaultServer, full_backlog
+from tests.support.preflights import run_preflight, with_store
 from tests.support.processes import free_ports
-
-from .conftest import run_preflight, with_store
 
 
 def test_a_right_store_is_ready(preflight, localbucket):

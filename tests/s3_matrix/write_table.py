@@ -17,10 +17,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import NamedTuple
 
-from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
-from kvferry_server.adapters.nixl_object_store import S3ObjectStore
 from kvferry_server.adapters.s3_credentials import Resolved
-from kvferry_server.adapters.s3_inspect import S3Inspector
 from kvferry_server.adapters.s3_preflight import S3Preflight
 from kvferry_server.adapters.s3_types import (
     Credentials,
@@ -30,6 +27,7 @@ from kvferry_server.adapters.s3_types import (
     RoundTripFailed,
     S3Settings,
 )
+from tests.support.preflights import with_store
 from tests.support.s3_servers import S3Server, available, server_classes, started
 
 ROOT = Path(__file__).parents[2]
@@ -116,16 +114,7 @@ def try_settings(server: S3Server) -> tuple[PreflightResult, str]:
         others.append(default_checksum(server, settings, keys, round_trip))
         return results[0]
 
-    store = S3ObjectStore(
-        settings,
-        preflight=run,
-        inquiry=lambda dialect, credentials: S3Inspector(settings, dialect, credentials),
-        integrity=Integrity(ChecksumCatalog()),
-    )
-    try:
-        store.preflight()
-    finally:
-        store.close()
+    with_store(settings, run)
     return results[0], others[0]
 
 
