@@ -259,14 +259,13 @@ class StoreContract:
     @pytest.mark.parametrize("exists", [True, False])
     def test_the_region_can_be_unmapped_in_done(self, subject, kind, exists):
         region = mmap.mmap(-1, CHUNK)
-        view = memoryview(region)
         name = new_name()
         errors: list[BaseException] = []
         ended = threading.Event()
 
         def done(_: TransferStatus) -> None:
+            time.sleep(0.05)  # until `transfer` has returned to this test
             try:
-                view.release()
                 region.close()
             except BufferError as error:
                 errors.append(error)
@@ -275,7 +274,7 @@ class StoreContract:
         with subject.opened() as store:
             if exists:
                 subject.put(name, bytes(CHUNK))
-            store.transfer(kind, name, view, done)
+            store.transfer(kind, name, memoryview(region), done)
             assert ended.wait(GUARD_SECONDS)
         assert not errors
 

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from kvferry_server.core.ports import Preflight
@@ -198,7 +199,10 @@ class S3ObjectStore:
         with self._preflight_lock:
             result = self._try_store(self._round_trip)
             if result.dialect is not None and result.credentials is not None:
-                self._settle(result.dialect, result.credentials)
+                try:
+                    self._settle(result.dialect, result.credentials)
+                except NixlFault as fault:
+                    return replace(result.report, ready=False, problem=str(fault))
             return result.report
 
     def close(self) -> None:
