@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,12 @@ def shared_memory() -> set[str]:
 
 
 @pytest.fixture
-def clean(tmp_path):
-    """The demo's temporary directory is here, and must be gone with all else at the end."""
-    temporary = tmp_path / "t"
-    temporary.mkdir()
-    yield environment(TMPDIR=str(temporary), KVFERRY_LOG_LEVEL="nonsense", KVFERRY_CONFIG="/x")
-    assert list(temporary.iterdir()) == []
-    assert processes_with(str(temporary)) == []
+def clean():
+    """An environment for a demo, all of which must be gone at the end; its paths are short."""
+    with tempfile.TemporaryDirectory(prefix="kvferry-t-") as temporary:
+        yield environment(TMPDIR=temporary, KVFERRY_LOG_LEVEL="nonsense", KVFERRY_CONFIG="/x")
+        assert list(Path(temporary).iterdir()) == []
+        assert processes_with(temporary) == []
     wait_for(lambda: not shared_memory())
 
 
@@ -155,3 +155,13 @@ def test_a_difference_that_the_daemon_does_not_notice_fails_the_demo(serve, s3, 
     assert done.returncode == 1
     assert "verified       253  of 256 chunks" in done.stdout
     assert "3 of 256 chunks came back different" in done.stderr
+
+
+def test_a_temporary_directory_with_a_long_path_is_named(tmp_path):
+    temporary = tmp_path / ("d" * 80)
+    temporary.mkdir()
+    done = kvferry("demo", env=environment(TMPDIR=str(temporary)))
+    assert (done.status, done.out) == (2, "")
+    assert "set TMPDIR to a shorter directory" in done.err
+    assert done.err.count("\n") == 1
+    assert list(temporary.iterdir()) == []

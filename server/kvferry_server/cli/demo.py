@@ -21,16 +21,18 @@ from pathlib import Path
 from typing import IO
 
 from kvferry.v1 import admin_pb2, admin_pb2_grpc
-from kvferry_server.core.errors import FailedPrecondition, Unavailable
+from kvferry_server.core.errors import ConfigError, FailedPrecondition, Unavailable
 from kvferry_server.service.settings import ADMIN_SOCKET
 
 from .channel import CALL_SECONDS, explained, open_channel
+from .options import LONGEST_SOCKET_NAME, SOCKET_PATH_BYTES
 from .store_url import parse_store_url
 from .text import printable
 
 START_SECONDS = 30.0
 STOP_SECONDS = 40.0
 _PAUSE_SECONDS = 0.1
+_SOCKETS = "run"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         0 if every byte came back, else 1.
 
     Raises:
-        ConfigError: the store URL is wrong.
+        ConfigError: the store URL is wrong, or TMPDIR too long for a socket's path.
         Unavailable: the daemon does not start, or the store can't be used.
     """
     if args.store_url:
@@ -83,7 +85,7 @@ class _Interrupts:
 
 
 def _run_in(directory: Path, store_url: str, interrupts: _Interrupts) -> int:
-    sockets = directory / "run"
+    sockets = directory / _SOCKETS
     engine = [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
     with (directory / "daemon.log").open("w+") as log, _daemon(sockets, store_url, log) as daemon:
         url = _wait_ready(daemon, sockets / ADMIN_SOCKET, log, interrupts)
@@ -99,6 +101,13 @@ def _temporary_directory() -> Iterator[Path]:
     """Removed at the end, whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="kvferry-demo-"))
     try:
+        if len(os.fsencode(directory / _SOCKETS / LONGEST_SOCKET_NAME)) > SOCKET_PATH_BYTES:
+            raise ConfigError(
+                f"sockets below {directory} would have a path of more than {SOCKET_PATH_BYTES} "
+                "bytes: set TMPDIR to a shorter directory",
+                reason="TMPDIR",
+                field="TMPDIR",
+            )
         yield directory
     finally:
         shutil.rmtree(directory)
