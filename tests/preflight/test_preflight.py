@@ -95,14 +95,18 @@ def test_S08_a_bad_request_that_names_another_region_means_the_region(preflight,
     assert len(fault_server.requests()) <= 2
 
 
-def test_S09_an_endpoint_that_accepts_nothing_is_given_up_soon(preflight, fault_server):
-    preflight(fault_server)
+def test_S09_an_endpoint_that_accepts_nothing_is_given_up_soon():
+    def round_trip(*_: object) -> bool:
+        raise AssertionError("nothing to talk to")
+
+    keys = Resolved(Credentials("key", "secret"), "the test")
     with full_backlog() as port:
+        settings = S3Settings("bucket", "pre", f"http://127.0.0.1:{port}")
         began = time.monotonic()
-        result = preflight(fault_server, AWS_ENDPOINT_URL_S3=f"http://127.0.0.1:{port}")
+        report = S3Preflight(settings, round_trip, lambda: keys).run().report
         seconds = time.monotonic() - began
-    assert result.report.problem.startswith(f"endpoint: 127.0.0.1 port {port} does not accept")
-    assert "AWS_ENDPOINT_URL_S3" in result.report.problem
+    assert report.problem.startswith(f"endpoint: 127.0.0.1 port {port} does not accept")
+    assert "AWS_ENDPOINT_URL_S3" in report.problem
     assert seconds <= 3
 
 
