@@ -70,7 +70,7 @@ wheel: $(BIN)/python ## build dist/kvferry-*.whl
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove what the other targets made, environments included
-	rm -rf $(VENV) .venv-protos dist build tools/buf/node_modules .mypy_cache .ruff_cache \
+	rm -rf $(VENV) .venv-protos .venv-vllm dist build tools/buf/node_modules .mypy_cache .ruff_cache \
 		.pytest_cache .hypothesis .import_linter_cache .coverage
 
 $(BIN)/python:

@@ -1,9 +1,9 @@
 """The inside of the daemon's container: a real S3 server, its credentials, and the daemon.
 
-Run as `python -m tests.e2e.pod`. Reads one JSON command a line from standard input, answers each
-with one JSON line, and ends with its input. The secrets are made here, at random; only the answer
-to `secrets` tells them, so that the scenario can look for them elsewhere. Objects are listed and
-damaged here too, through S3: nothing outside reaches the server, which listens on the loopback
+Run as `python -m tests.e2e.pod STORE`. Reads one JSON command a line from standard input, answers
+each with one JSON line, and ends with its input. The secrets are made here, at random; only the
+answer to `secrets` tells them, so that the scenario can look for them elsewhere. Objects are listed
+and damaged here too, through S3: nothing outside reaches the server, which listens on the loopback
 interface of a net namespace of its own.
 """
 
@@ -23,7 +23,7 @@ import grpc
 
 from kvferry.v1 import admin_pb2, admin_pb2_grpc
 from tests.support.processes import Child, StartFailed, clean_environment
-from tests.support.s3_servers import SeaweedFS
+from tests.support.s3_servers import server_classes
 
 from .sandbox import SOCKET_DIR
 
@@ -32,11 +32,15 @@ START_SECONDS = 60.0
 
 
 class Pod:
-    """The S3 server and, most of the time, a daemon."""
+    """The S3 server and, most of the time, a daemon.
 
-    def __init__(self) -> None:
+    Args:
+        store: name of the S3 server.
+    """
+
+    def __init__(self, store: str) -> None:
         self._directory = Path(tempfile.mkdtemp())
-        self._server = SeaweedFS()
+        self._server = server_classes()[store]()
         self._server.access_key = secrets.token_hex(10)
         self._server.secret_key = secrets.token_hex(20)
         self._server.start()
@@ -47,7 +51,7 @@ class Pod:
         """What the container looks like from inside."""
         return {
             "uid": os.getuid(),
-            "store": f"SeaweedFS {self._server.version()}",
+            "store": f"{self._server.name} {self._server.version()}",
             "shared_memory": sorted(each.name for each in Path("/dev/shm").iterdir()),
             "networks": [name for _, name in socket.if_nameindex()],
         }
@@ -56,14 +60,17 @@ class Pod:
         """The S3 credentials."""
         return {"access key": self._server.access_key, "secret key": self._server.secret_key}
 
-    def do_start_daemon(self, verify: str) -> dict[str, Any]:
-        """Start `kvferry serve`; returns when its store has passed the preflight."""
+    def do_start_daemon(self, verify: str, *, allow_overflow: bool = True) -> dict[str, Any]:
+        """Start `kvferry serve`; returns when its store has passed the preflight.
+
+        The engine is of another user namespace: here it looks like uid 65534, the overflow.
+        """
         config = self._directory / "config.toml"
-        # The engine is of another user namespace: here it looks like uid 65534.
         config.write_text(
             f'[store]\nurl = "s3://{self._server.bucket}/{PREFIX}"\n'
             f'[integrity]\nverify = "{verify}"\n'
-            f'[sockets]\ndirectory = "{SOCKET_DIR}"\nallow_overflow_uid = true\n'
+            f'[sockets]\ndirectory = "{SOCKET_DIR}"\n'
+            f"allow_overflow_uid = {str(allow_overflow).lower()}\n"
             '[http]\nlisten = ""\n'
         )
         self._daemon = Child(
@@ -137,7 +144,7 @@ class Pod:
 
 def main() -> None:
     """Do what standard input says, until its end."""
-    pod = Pod()
+    pod = Pod(sys.argv[1])
     try:
         for line in sys.stdin:
             request = json.loads(line)

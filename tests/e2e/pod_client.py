@@ -28,13 +28,14 @@ class PodClient:
     Args:
         shared: the directory that the engine sees too.
         log: file that gets what the container prints.
+        store: name of the S3 server.
     """
 
-    def __init__(self, shared: Path, log: Path) -> None:
+    def __init__(self, shared: Path, log: Path, store: str = "seaweedfs") -> None:
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                daemon_command(Mounts(shared), sys.executable, "-m", "tests.e2e.pod"),
+                daemon_command(Mounts(shared), sys.executable, "-m", "tests.e2e.pod", store),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -71,11 +72,8 @@ class PodClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
         try:
-            self._process.wait(END_SECONDS)
+            self._process.communicate(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()

@@ -80,14 +80,8 @@ class Proof:
         with EngineRun(self._setup, self._logs / "engine-1-cold.log") as engine:
             answer = self._answer_of(engine)
             self.check(answer.cached_tokens == 0, "no token of the prompt was cached")
-            self._wait_for_chunks()
+            self._check_stored("the chunks")
             self._look_at_processes(engine)
-        objects = self._pod.ask("objects")
-        self.check(
-            len(objects) == CHUNKS
-            and all(each["bytes"] == CHUNK_BYTES and not each["zeros"] for each in objects),
-            f"S3 holds {CHUNKS} objects of {CHUNK_BYTES} bytes, such as {objects[0]['key']}",
-        )
         return answer
 
     def _warm(self, cold: Answer) -> None:
@@ -113,8 +107,7 @@ class Proof:
             self._check_loads(before, "corrupt")
             self.check(answer.cached_tokens == 0, "none of them was used")
             self.check(answer.tokens == cold.tokens, "the tokens are the cold run's")
-            self._wait_for_chunks()
-        self.say("  the engine stored the recomputed chunks over the zeros")
+            self._check_stored("the recomputed chunks instead of the zeros,")
 
     def _zeros_unverified(self, cold: Answer) -> None:
         self.say('engine run 4 of 4: the objects hold zeros, the daemon runs with verify = "off"')
@@ -183,17 +176,18 @@ class Proof:
             bool(control), f"the same search finds {SOCKET_DIR} in {len(control)} of its processes"
         )
 
-    def _wait_for_chunks(self) -> None:
+    def _check_stored(self, what: str) -> None:
         deadline = time.monotonic() + STORE_SECONDS
-        objects: list[dict[str, Any]] = []
-        while time.monotonic() < deadline:
-            objects = self._pod.ask("objects")
-            if len(objects) == CHUNKS and not any(each["zeros"] for each in objects):
-                return
+        objects = self._pod.ask("objects")
+        while (sizes := self._filled_sizes(objects)) != [CHUNK_BYTES] * CHUNKS:
+            if time.monotonic() > deadline:
+                raise NotProven(f"{CHUNKS} times {CHUNK_BYTES} bytes were to be stored: {sizes}")
             time.sleep(0.5)
-        raise NotProven(
-            f"{CHUNKS} chunks were to be stored in {STORE_SECONDS:g} s, found {objects}"
-        )
+            objects = self._pod.ask("objects")
+        self.check(True, f"S3 holds {what} {CHUNKS} objects of {CHUNK_BYTES} bytes")
+
+    def _filled_sizes(self, objects: list[dict[str, Any]]) -> list[int]:
+        return [each["bytes"] for each in objects if not each["zeros"]]
 
     def _zero_objects(self) -> None:
         done = self._pod.ask("zero_objects")
