@@ -68,6 +68,21 @@ def test_received_descriptors_are_closed_and_nothing_is_inheritable(world: World
     assert own_descriptors() > before
 
 
+def test_descriptors_are_close_on_exec_from_the_moment_they_arrive(world: World, region: Region):
+    data = frame(attach_request())
+    inode = os.fstat(region.descriptor).st_ino
+    with world.connect() as connection:
+        send_frame(connection, data[:6], [region.descriptor])
+
+        def held() -> list[int]:
+            return [fd for fd in map(int, open_descriptors()) if _inode(fd) == inode]
+
+        wait_for(lambda: len(held()) == 3)
+        assert [fd for fd in held() if os.get_inheritable(fd)] == []
+        connection.sendall(data[6:])
+        assert receive_reply(connection).HasField("attached")
+
+
 def _inode(descriptor: int) -> int:
     try:
         return os.fstat(descriptor).st_ino
@@ -288,14 +303,14 @@ def test_a_load_after_the_engines_end_still_lands_before_end_of_file(socket_dir:
 
 
 def test_a_stopping_daemon_keeps_the_lease_until_its_last_transfer_is_over(socket_dir: Path):
-    with running(socket_dir, result_seconds=5) as world:
+    with running(socket_dir, result_seconds=1.5) as world:
         world.store.hold = True
         client = world.attach(slots=16, region=Region.make(slots=16))
         client.store(1, [bytes([n]) * 36 for n in range(16)], range(16))
         wait_for(lambda: len(world.store.held) == STORES_AT_ONCE)
         world.loop.call_soon_threadsafe(world.daemon.stop)
         wait_for(lambda: not (world.directory / "lease.sock").exists())
-        assert not client.at_end_of_file(0.3)
+        assert not client.at_end_of_file(2.0)
         with pytest.raises(grpc.RpcError) as refusal:
             client.store(2, [KEY], [0])
         assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE

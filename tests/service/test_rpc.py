@@ -277,7 +277,7 @@ def test_G06_pings_as_often_as_the_setting_allows_are_no_abuse(socket_dir: Path)
     with running(socket_dir, min_ping_seconds=0.05) as world:
         channel = world.channel(
             **{
-                "grpc.keepalive_time_ms": 100,
+                "grpc.keepalive_time_ms": 1_000,
                 "grpc.keepalive_timeout_ms": 20_000,
                 "grpc.keepalive_permit_without_calls": 1,
                 "grpc.http2.max_pings_without_data": 0,
@@ -287,10 +287,10 @@ def test_G06_pings_as_often_as_the_setting_allows_are_no_abuse(socket_dir: Path)
         channel.subscribe(changes.append)
         client = world.attach()
         client.stub = type(client.stub)(channel)
-        assert client.poll(2.0) == []
-        time.sleep(2.0)
+        assert client.poll(7.0) == []
+        time.sleep(7.0)
         assert client.poll(0.05) == []
-        assert grpc.ChannelConnectivity.TRANSIENT_FAILURE not in changes
+        assert changes[-1] is grpc.ChannelConnectivity.READY
         assert changes.count(grpc.ChannelConnectivity.READY) == 1
 
 
@@ -341,18 +341,19 @@ def test_G12_the_bound_on_calls_holds_wave_after_wave(socket_dir: Path):
         client, other = world.attach(), world.attach()
         for wave in range(1, 4):
             world.store.hold_probes = True
-            _one_wave(world, client, b"wave %d" % wave)
-            other.store(wave, [b"other key"], [0])
-            other.outcomes(wave)
+            _one_wave(world, client, other, wave)
 
 
-def _one_wave(world: World, client: Client, name: bytes) -> None:
-    """Three calls at once: one gets into its handler, two are refused with the limit."""
+def _one_wave(world: World, client: Client, other: Client, wave: int) -> None:
+    """Three lookups at once: one gets into its handler, two are refused with the limit.
+
+    Calls of other kinds have bounds of their own.
+    """
     calls = [
         client.stub.Lookup.future(
             offload_pb2.LookupRequest(
                 session=client.ref,
-                groups=[offload_pb2.LookupGroup(keys=[name + bytes([n])])],
+                groups=[offload_pb2.LookupGroup(keys=[b"wave %d %d" % (wave, n)])],
                 timeout=duration(30),
             ),
             timeout=GUARD_SECONDS,
@@ -361,6 +362,8 @@ def _one_wave(world: World, client: Client, name: bytes) -> None:
     ]
     wait_for(lambda: sum(call.done() for call in calls) == 2)
     assert world.daemon._runner.engine.open_lookups == 1
+    other.store(wave, [b"other key"], [0])
+    other.outcomes(wave)
     world.store.release()
     codes = sorted(call.code().name for call in calls)
     assert codes == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]

@@ -230,7 +230,7 @@ def _map(descriptor: int, spec: SegmentSpec, stride: int, field: str) -> _Segmen
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or _filesystem_type(descriptor) != _TMPFS_MAGIC:
         raise InvalidArgument(
-            f"{field} is no regular file on tmpfs and no memfd",
+            f"{field} is no regular file on tmpfs and no memfd of normal pages",
             reason="NOT_SHARED_MEMORY",
             field=field,
         )

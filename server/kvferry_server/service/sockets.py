@@ -67,13 +67,12 @@ class SocketDirectory:
 
     @contextmanager
     def binding(self, name: str) -> Iterator[Path]:
-        """Give the path for a bind inside the block, then set the socket's mode and group."""
+        """Give the path for a bind inside the block, then set the socket's mode and group.
+
+        Until then the directory's mode keeps others out, whatever the umask.
+        """
         path = self.path / name
-        before = os.umask(0o777 & ~self._mode)
-        try:
-            yield path
-        finally:
-            os.umask(before)
+        yield path
         path.chmod(self._mode)
         if self.gid is not None:
             os.chown(path, -1, self.gid)
