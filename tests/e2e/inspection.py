@@ -57,16 +57,13 @@ def real_uid(pid: int) -> int:
 
 
 def pids_that_know(pids: Iterable[int], text: str) -> list[int]:
-    """Those whose writable memory, environment or arguments hold the text."""
+    """Those whose writable memory holds the text; environment and arguments are part of it."""
     wanted = text.encode()
     return [pid for pid in pids if any(wanted in each for each in _contents(pid, len(wanted) - 1))]
 
 
 def _contents(pid: int, overlap: int) -> Iterator[bytes]:
-    here = PROC / str(pid)
-    yield (here / "environ").read_bytes()
-    yield (here / "cmdline").read_bytes()
-    with (here / "mem").open("rb", buffering=0) as memory:
+    with (PROC / str(pid) / "mem").open("rb", buffering=0) as memory:
         for start, end in _resident_writable(pid):
             for offset in range(start, end, READ_BYTES):
                 length = min(READ_BYTES + overlap, end - offset)
