@@ -42,22 +42,22 @@ def allowed(peer: Peer, **changes) -> bool:
     ],
 )
 def test_own_uid_listed_uids_and_members_of_listed_groups(uid: int, gids: set[int], expected):
-    assert allowed(Peer(1, uid, frozenset(gids))) is expected
+    assert allowed(Peer(uid, frozenset(gids))) is expected
 
 
 def test_the_overflow_uid_needs_its_own_switch():
-    peer = Peer(1, OVERFLOW, frozenset({OVERFLOW}))
+    peer = Peer(OVERFLOW, frozenset({OVERFLOW}))
     assert not allowed(peer, uids={OVERFLOW}, gids={OVERFLOW})
     assert not allowed(peer, own_uid=OVERFLOW)
     assert allowed(peer, allow_overflow=True)
-    assert not allowed(Peer(1, 6, frozenset({OVERFLOW})), gids={OVERFLOW}, allow_overflow=True)
+    assert not allowed(Peer(6, frozenset({OVERFLOW})), gids={OVERFLOW}, allow_overflow=True)
 
 
-def test_the_kernel_tells_pid_uid_and_groups():
+def test_the_kernel_tells_uid_and_groups():
     one, other = socket.socketpair()
     with one, other:
         peer = read_peer(one)
-    assert peer == Peer(os.getpid(), os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
+    assert peer == Peer(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
 
 
 CONNECT = """

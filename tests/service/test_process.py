@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvferry.v1 import offload_pb2_grpc
+from kvferry.v1 import offload_pb2_grpc, types_pb2
 
 from .harness import (
     GUARD_SECONDS,
@@ -40,18 +40,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a pid nam
 class Process:
     """The daemon's process, with plain clients for it."""
 
-    def __init__(self, directory: Path, prefix: tuple[str, ...], options: dict) -> None:
+    def __init__(self, directory: Path, command: list[str]) -> None:
         self.directory = directory
         self._clients: list[tuple[Client, grpc.Channel]] = []
         self.popen = subprocess.Popen(
-            [
-                *prefix,
-                sys.executable,
-                "-m",
-                "tests.service.daemon_process",
-                str(directory),
-                json.dumps(options),
-            ],
+            command,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -91,7 +84,8 @@ class Process:
 
 @contextmanager
 def process(directory: Path, *prefix: str, wait: bool = True, **options) -> Iterator[Process]:
-    found = Process(directory, prefix, options)
+    module = [sys.executable, "-m", "tests.service.daemon_process"]
+    found = Process(directory, [*prefix, *module, str(directory), json.dumps(options)])
     try:
         if wait:
             found.started()
@@ -254,3 +248,27 @@ def test_a_region_truncated_under_a_running_job_ends_every_lease(socket_dir: Pat
         assert client.at_end_of_file(GUARD_SECONDS)
         assert other.at_end_of_file(GUARD_SECONDS)
         assert daemon.exit_status() == -signal.SIGBUS
+
+
+def test_kvferry_serve_on_the_file_store(socket_dir: Path, tmp_path: Path):
+    words = ["serve", "--store-url", f"file://{tmp_path}/objects", "--http-listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "kvferry_server.cli", *words, "--socket-dir", str(socket_dir)]
+    daemon = Process(socket_dir, command)
+    try:
+        wait_for((socket_dir / "lease.sock").exists)
+        client = daemon.attach()
+        data = [client.region.fill(slot, 50 + slot) for slot in range(4)]
+        keys = [bytes([n]) * 36 for n in range(4)]
+        client.store(1, keys, range(4))
+        assert client.outcomes(1) == [types_pb2.CHUNK_OUTCOME_STORED] * 4
+        assert client.lookup(keys) == [types_pb2.PRESENCE_PRESENT] * 4
+        client.load(2, [*keys, b"absent key"], [7, 6, 5, 4, 3])
+        assert client.outcomes(2) == [types_pb2.CHUNK_OUTCOME_LOADED] * 4 + [
+            types_pb2.CHUNK_OUTCOME_MISSING
+        ]
+        assert [client.region.read(slot) for slot in (7, 6, 5, 4)] == data
+        daemon.popen.send_signal(signal.SIGTERM)
+        assert daemon.exit_status() == 0
+        assert client.at_end_of_file(GUARD_SECONDS)
+    finally:
+        daemon.close()

@@ -26,7 +26,6 @@ _MOST_GROUPS = 256
 class Peer:
     """The process that connected, as the kernel saw it at that time."""
 
-    pid: int
     uid: int
     gids: frozenset[int]
 
@@ -34,7 +33,7 @@ class Peer:
 def read_peer(connection: socket.socket) -> Peer:
     """Ask the kernel for the peer's credentials. Of more than 256 groups only the first counts."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(raw)
+    _pid, uid, gid = _UCRED.unpack(raw)
     try:
         packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GID_BYTES)
     except OSError as error:
@@ -42,7 +41,7 @@ def read_peer(connection: socket.socket) -> Peer:
             raise
         packed = b""
     groups = struct.unpack(f"{len(packed) // _GID_BYTES}I", packed)
-    return Peer(pid, uid, frozenset({gid, *groups}))
+    return Peer(uid, frozenset({gid, *groups}))
 
 
 class PeerPolicy:

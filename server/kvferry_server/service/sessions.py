@@ -135,7 +135,7 @@ class SessionTable:
             raise
         self._sessions[session.session_id] = session
         _log.info(
-            "session %s: engine %s attached %d slots of %d bytes",
+            "session %s: engine %r attached %d slots of %d bytes",
             session.session_id,
             request.engine_id,
             session.spec.slots,
