@@ -91,7 +91,7 @@ def clients(region: Region) -> Iterator[list[Client]]:
     yield made
     for client in made:
         client.close(timeout_s=0)
-        eventually(lambda: client.state is ClientState.CLOSED)
+    eventually(lambda: all(client.state is ClientState.CLOSED for client in made))
 
 
 @pytest.fixture

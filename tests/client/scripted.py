@@ -178,6 +178,10 @@ class ScriptedDaemon(offload_pb2_grpc.OffloadServiceServicer):
             threading.Thread(target=self._attach, args=(connection,), daemon=True).start()
 
     def _attach(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, struct.error):  # The peer or the test hung up.
+            self._serve_lease(connection)
+
+    def _serve_lease(self, connection: socket.socket) -> None:
         data, ancillary, _, _ = connection.recvmsg(65536, socket.CMSG_SPACE(64 * 4))
         fds = array.array("i")
         for _, _, payload in ancillary:
@@ -325,9 +329,9 @@ class ScriptedDaemon(offload_pb2_grpc.OffloadServiceServicer):
         with self.changed:
             session.results = [r for r in session.results if r.seq > request.ack_seq]
             while not session.results and session in self.sessions and context.is_active():
-                if not self.changed.wait(min(end - time.monotonic(), 0.2)):
-                    if time.monotonic() >= end:
-                        break
+                self.changed.wait(min(max(end - time.monotonic(), 0), 0.2))
+                if time.monotonic() >= end:
+                    break
             results = list(session.results)
         if fault is not None:
             context.abort(fault.code, fault.text)

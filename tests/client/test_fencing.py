@@ -251,6 +251,7 @@ def test_J04_late_and_repeated_results_are_dropped_and_counted(
         daemon.changed.notify_all()
     daemon.release()
     results(client, 1)
+    assert client.counters["results_duplicate"] == 1
 
 
 def test_result_that_does_not_fit_its_job_ends_the_session(

@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 
+from kvferry.v1 import offload_pb2
 from kvferry_client import Client, ClientState, Outcome
+from kvferry_client.channel import DaemonChannel
 
 from .conftest import Region, eventually, key, results
 from .scripted import ScriptedDaemon
@@ -79,10 +82,19 @@ def test_dying_engine_ends_its_session_though_its_child_lives(
 
 
 def test_spawned_child_inherits_nothing(daemon: ScriptedDaemon, client: Client) -> None:
-    listing = "import os; print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')))"
+    listing = (
+        "import os\n"
+        "for name in os.listdir('/proc/self/fd'):\n"
+        "    if os.path.lexists(f'/proc/self/fd/{name}'):\n"
+        "        print(os.readlink(f'/proc/self/fd/{name}'))\n"
+    )
     output = subprocess.run(
-        [sys.executable, "-c", listing], check=True, capture_output=True, text=True,
-        close_fds=False, timeout=30,
+        [sys.executable, "-c", listing],
+        check=True,
+        capture_output=True,
+        text=True,
+        close_fds=False,
+        timeout=30,
     ).stdout
     assert "socket:" not in output
     assert daemon.sessions
@@ -147,6 +159,33 @@ def test_G13_parent_and_child_both_work_under_load(
         assert client.counters["jobs_lost"] == 0
     finally:
         stop.set()
+        server.kill()
+        server.wait()
+
+
+def test_G13_channel_is_opened_anew_in_a_child(socket_dir: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-m", "tests.client.scripted", str(socket_dir)])
+    channel = DaemonChannel(str(socket_dir))
+
+    def call() -> None:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.stub().Lookup(offload_pb2.LookupRequest(), timeout=3, wait_for_ready=True)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    try:
+        eventually((socket_dir / "lease.sock").exists, timeout=30)
+        call()
+        parents = channel.stub()
+
+        def child() -> None:
+            call()
+            assert channel.stub() is not parents
+
+        assert reap(fork(child)) == 0
+        call()
+        assert channel.stub() is parents
+    finally:
+        channel.close()
         server.kill()
         server.wait()
 

@@ -68,11 +68,9 @@ def test_G06_keepalive_agrees_with_the_server(socket_dir: Path) -> None:
     daemon.die()
 
 
-def test_G10_back_within_two_seconds(
-    socket_dir: Path, make_client: Callable[..., Client]
-) -> None:
+def test_G10_back_within_two_seconds(socket_dir: Path, make_client: Callable[..., Client]) -> None:
     client = make_client()
-    end = time.monotonic() + 12
+    end = time.monotonic() + 13
     while time.monotonic() < end:
         client.lookup([key(1)])
         assert client.take_lookups()[0].verdicts == (Presence.UNKNOWN,)
@@ -99,7 +97,7 @@ def test_G10_channel_alone_is_back_within_two_seconds(
     client.store([key(1)], [1])
     eventually(lambda: daemon.sessions[0].held)
     daemon.stop_grpc()
-    time.sleep(6)
+    time.sleep(8)
     daemon.start_grpc()
     began = time.monotonic()
     daemon.release()
@@ -108,9 +106,7 @@ def test_G10_channel_alone_is_back_within_two_seconds(
     assert result.success
 
 
-def test_G14_fast_restart_reattaches(
-    socket_dir: Path, make_client: Callable[..., Client]
-) -> None:
+def test_G14_fast_restart_reattaches(socket_dir: Path, make_client: Callable[..., Client]) -> None:
     first = ScriptedDaemon(socket_dir).start()
     client = make_client()
     assert client.wait_attached(10)
@@ -227,7 +223,7 @@ def test_L04_slow_lookup_is_a_miss_at_its_own_deadline(
     began = time.monotonic()
     client.lookup([key(1)])
     (reply,) = replies(client, 1)
-    assert 0.4 <= time.monotonic() - began
+    assert time.monotonic() - began >= 0.4
     assert reply.verdicts == (Presence.UNKNOWN,)
     assert client.counters["lookups_expired"] == 1
     timeout = daemon.requests("Lookup")[0].timeout

@@ -102,7 +102,9 @@ def test_the_engine_id_does_not_count() -> None:
     assert name(other) == name(config())
 
 
-@pytest.mark.parametrize("model", ["org/m@r=1+x y", "../../etc", "", "." * 300, "é/" * 200, "x" * 500])
+@pytest.mark.parametrize(
+    "model", ["org/m@r=1+x y", "../../etc", "", "." * 300, "é/" * 200, "x" * 500]
+)
 def test_K05_K06_one_clean_component(model: str) -> None:
     spec = config()
     spec.model.name = model
@@ -159,7 +161,12 @@ def test_config_names_and_sizes_count(model: Path) -> None:
 
 
 def test_odd_files_do_not_stop_it(model: Path) -> None:
-    for content in (b"", b"\xff" * 8, (5).to_bytes(8, "little") + b"{nope", b"\x02" + bytes(7) + b"[]"):
+    for content in (
+        b"",
+        b"\xff" * 8,
+        (5).to_bytes(8, "little") + b"{nope",
+        b"\x02" + bytes(7) + b"[]",
+    ):
         (model / "model.safetensors").write_bytes(content)
         assert weights_fingerprint(model)
 

@@ -95,7 +95,9 @@ def test_round_trip(attach: Callable[..., Client], region: Region) -> None:
     client.load(keys, list(reversed(range(64))))
     (result,) = results(client, 1)
     assert result.outcomes == (Outcome.LOADED,) * 64
-    assert [region.read(63 - n) for n in range(64)] == [bytes([n]) * region.stride for n in range(64)]
+    assert [region.read(63 - n) for n in range(64)] == [
+        bytes([n]) * region.stride for n in range(64)
+    ]
     assert client.close(timeout_s=10)
 
 
@@ -120,9 +122,7 @@ def test_G07_seventy_thousand_keys(attach: Callable[..., Client]) -> None:
     assert reply.verdicts.count(Presence.PRESENT) == 1
 
 
-def test_G14_killed_and_restarted_at_once(
-    attach: Callable[..., Client], real: RealDaemon
-) -> None:
+def test_G14_killed_and_restarted_at_once(attach: Callable[..., Client], real: RealDaemon) -> None:
     client = attach()
     client.store([key(1)], [1])
     results(client, 1)
@@ -224,7 +224,9 @@ def test_G17_two_engines_see_their_own_jobs_only(attach: Callable[..., Client]) 
         other.close()
 
 
-def test_M06_killed_engine_frees_its_region(attach: Callable[..., Client], real: RealDaemon) -> None:
+def test_M06_killed_engine_frees_its_region(
+    attach: Callable[..., Client], real: RealDaemon
+) -> None:
     script = (
         "import mmap, os, sys, time\n"
         "from kvferry_client import Client\n"

@@ -94,10 +94,9 @@ def test_several_files_back_to_back_are_several_segments() -> None:
         os.ftruncate(fd, 2 * PAGE)
         address = base + index * 2 * PAGE
         assert libc.mmap(address, 2 * PAGE, 3, mmap.MAP_SHARED | 0x10, fd, 0) == address
-    with view_of(whole, 4, PAGE) as view:
-        with open_region(view) as source:
-            assert [s.slot_count for s in source.segments] == [2, 2]
-            assert [s.offset_bytes for s in source.segments] == [0, 0]
+    with view_of(whole, 4, PAGE) as view, open_region(view) as source:
+        assert [s.slot_count for s in source.segments] == [2, 2]
+        assert [s.offset_bytes for s in source.segments] == [0, 0]
     with view_of(whole, 1, 4 * PAGE) as view, pytest.raises(RegionError, match="inside a slot"):
         open_region(view)
     whole.close()
@@ -115,7 +114,9 @@ def test_only_a_read_only_descriptor_left_is_said() -> None:
         fd = os.open(path, os.O_RDWR)
         address = libc.mmap(None, PAGE, 3, mmap.MAP_SHARED, fd, 0)
         os.close(fd)
-        view = memoryview((ctypes.c_char * PAGE).from_address(address)).cast("B").cast("B", (1, PAGE))
+        view = (
+            memoryview((ctypes.c_char * PAGE).from_address(address)).cast("B").cast("B", (1, PAGE))
+        )
         with pytest.raises(RegionError, match="no descriptor"):
             open_region(view)
         read_only = os.open(path, os.O_RDONLY)
@@ -134,8 +135,14 @@ def test_only_a_read_only_descriptor_left_is_said() -> None:
         (memoryview(bytearray(16)), "axes"),
         (memoryview(bytes(16)).cast("B", (4, 4)), "read-only"),
         (memoryview(bytearray(16)).cast("B", (4, 4))[::2], "C-contiguous"),
-        (memoryview(array.array("q", range(1024))).cast("B").cast("B", (2, 4096)), "isn't a shared"),
-        (memoryview(mmap.mmap(-1, 2 * PAGE, flags=mmap.MAP_PRIVATE)).cast("B", (2, PAGE)), "shared"),
+        (
+            memoryview(array.array("q", range(1024))).cast("B").cast("B", (2, 4096)),
+            "isn't a shared",
+        ),
+        (
+            memoryview(mmap.mmap(-1, 2 * PAGE, flags=mmap.MAP_PRIVATE)).cast("B", (2, PAGE)),
+            "shared",
+        ),
     ],
 )
 def test_unsuitable_views_are_refused(view: memoryview, problem: str) -> None:
@@ -144,8 +151,8 @@ def test_unsuitable_views_are_refused(view: memoryview, problem: str) -> None:
 
 
 def test_no_descriptor_leaks(region: Region) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         with open_region(region.view):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -118,9 +118,7 @@ def test_J04_unknown_results_are_dropped_and_counted(fake: FakeClient) -> None:
     assert logic.unknown_results == 1
 
 
-def test_groups_travel_apart_and_keep_their_order(
-    daemon: ScriptedDaemon, client: Client
-) -> None:
+def test_groups_travel_apart_and_keep_their_order(daemon: ScriptedDaemon, client: Client) -> None:
     logic = TierLogic(client)
     for number in range(3):
         logic.lookup(key(number), A, 16 * number)
