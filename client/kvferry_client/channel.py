@@ -70,12 +70,18 @@ class DaemonChannel:
         self._pid = os.getpid()
         self._channel: grpc.Channel | None = None
         self._stub: offload_pb2_grpc.OffloadServiceStub | None = None
+        self._closed = False
 
     def stub(self) -> offload_pb2_grpc.OffloadServiceStub:
-        """Return this process's stub; every call on it must carry a timeout."""
+        """Return this process's stub; every call on it must carry a timeout.
+
+        Raises ValueError after `close`, as calls on a closed channel do.
+        """
         if self._pid != os.getpid():
             self._start_over_in_child()
         with self._lock:
+            if self._closed:
+                raise ValueError("the channel to the daemon is closed")
             if self._stub is None:
                 self._channel = grpc.insecure_channel(self._target, options=self._options)
                 self._stub = offload_pb2_grpc.OffloadServiceStub(self._channel)
@@ -87,6 +93,7 @@ class DaemonChannel:
             self._start_over_in_child()
         with self._lock:
             channel, self._channel, self._stub = self._channel, None, None
+            self._closed = True
         if channel is not None:
             channel.close()
 

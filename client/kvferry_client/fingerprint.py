@@ -24,6 +24,8 @@ _LENGTH_BYTES: Final = 8
 
 def find_model(model: str, revision: str, environment: Mapping[str, str]) -> Path | None:
     """Return where the weights of `model` lie: a path, or a snapshot in Hugging Face's cache."""
+    if not model:
+        return None
     if Path(model).exists():
         return Path(model)
     if "HF_HUB_CACHE" in environment:

@@ -9,6 +9,7 @@ that it neither ends the lease nor delays its end. May import `errors`, `region`
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 LEASE_SOCKET: Final = "lease.sock"
 MAX_FRAME_BYTES: Final = 65_536
 CONNECT_TIMEOUT_SECONDS: Final = 1.0
+REMIND_SECONDS: Final = 10.0
+"""How often a daemon that accepts but doesn't answer is mentioned in the log."""
+logger = logging.getLogger("kvferry_client")
+
 _HEADER: Final = struct.Struct(">I")
 _open_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
@@ -53,6 +58,7 @@ class Lease:
         body = request.SerializeToString()
         frame = _HEADER.pack(len(body)) + body
         descriptors = [segment.descriptor for segment in region.segments]
+        self._connection.settimeout(REMIND_SECONDS)
         try:
             sent = socket.send_fds(self._connection, [frame], descriptors)
             self._connection.sendall(frame[sent:])
@@ -61,6 +67,7 @@ class Lease:
             raise DaemonUnreachableError(f"the lease broke during the attach: {error}") from error
         except DecodeError as error:
             raise ProtocolError(f"the daemon's answer isn't a LeaseReply: {error}") from error
+        self._connection.settimeout(None)
         if reply.WhichOneof("result") == "attached":
             return reply.attached
         if reply.WhichOneof("result") == "error":
@@ -107,7 +114,11 @@ class Lease:
     def _receive_exactly(self, count: int) -> bytes:
         parts = bytearray()
         while len(parts) < count:
-            part = self._connection.recv(count - len(parts))
+            try:
+                part = self._connection.recv(count - len(parts))
+            except TimeoutError:
+                logger.warning("the kvferry daemon hasn't answered the attach yet, waiting")
+                continue
             if not part:
                 raise DaemonUnreachableError("the daemon closed the lease before it answered")
             parts += part

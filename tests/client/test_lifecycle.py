@@ -295,3 +295,68 @@ def test_threads_start_late_and_only_once(
     assert all(thread.daemon for thread in started)
     assert client.close(timeout_s=5)
     eventually(lambda: not any(thread.is_alive() for thread in started))
+
+
+def test_G14_many_restarts_leave_descriptors_and_threads_flat(
+    socket_dir: Path, make_client: Callable[..., Client]
+) -> None:
+    """The server's own descriptors are in this process too; they are gone when it is."""
+    client = make_client()
+
+    def one_life(number: int) -> None:
+        daemon = ScriptedDaemon(socket_dir).start()
+        assert client.wait_attached(5)
+        client.store([key(number)], [1])
+        client.lookup([key(number)])
+        results(client, 1)
+        replies(client, 1)
+        daemon.die()
+        eventually(lambda: client.state is ClientState.CONNECTING)
+
+    def mine() -> int:
+        return sum(thread.name.startswith("kvferry-") for thread in threading.enumerate())
+
+    for number in range(3):
+        one_life(number)
+    time.sleep(0.5)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    threads, workers = threading.active_count(), mine()
+    for number in range(3, 15):
+        one_life(number)
+    eventually(lambda: threading.active_count() <= threads + 3)
+    assert mine() == workers
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 5
+    assert client.counters["sessions_attached"] == 15
+
+
+def test_daemon_that_accepts_but_does_not_answer_is_waited_for(
+    socket_dir: Path, make_client: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvferry_client.lease.REMIND_SECONDS", 0.2)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(socket_dir / "lease.sock"))
+    listener.listen()
+    client = make_client()
+    first, _ = listener.accept()
+    assert first.recv(65536)
+    time.sleep(1)
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    client.store([key(1)], [1])
+    assert client.take_results()[0].outcomes == (Outcome.NOT_SENT,)
+    listener.close()
+    (socket_dir / "lease.sock").unlink()
+    daemon = ScriptedDaemon(socket_dir).start()
+    first.close()
+    assert client.wait_attached(5)
+    daemon.die()
+
+
+def test_a_closed_channel_stays_closed(daemon: ScriptedDaemon, client: Client) -> None:
+    channel = client._shared.session.channel
+    daemon.end_lease(daemon.sessions[0])
+    eventually(lambda: client._shared.session is None or client._shared.session.channel != channel)
+    eventually(lambda: channel._closed)
+    with pytest.raises(ValueError, match="closed"):
+        channel.stub()

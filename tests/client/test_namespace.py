@@ -177,6 +177,7 @@ def test_no_weights_is_an_empty_fingerprint(tmp_path: Path) -> None:
 
 def test_models_are_found_in_the_hub_cache(tmp_path: Path, model: Path) -> None:
     assert find_model(str(model), "", {}) == model
+    assert find_model("", "", {}) is None
     repository = tmp_path / "hub" / "models--org--name"
     snapshot = repository / "snapshots" / "c0ffee"
     snapshot.mkdir(parents=True)
