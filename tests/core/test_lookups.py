@@ -3,8 +3,9 @@
 import pytest
 
 from kvferry_server.core.effects import LookupReply, StartProbe
+from kvferry_server.core.engine import VERDICTS
 from kvferry_server.core.events import CancelLookup, SetPaused, StoreReadiness
-from kvferry_server.core.types import Presence, TransferStatus
+from kvferry_server.core.types import TransferStatus
 
 from .world import ABSENT, PRESENT, UNAVAILABLE, UNKNOWN, World, key, ref
 
@@ -376,12 +377,39 @@ def test_two_groups_of_one_lookup_that_end_together_answer_once():
     assert verdicts(w.probed(PRESENT)) == ((PRESENT, PRESENT),) * 3
 
 
-def test_verdicts_are_counted():
+def sources(w: World) -> dict[str, int]:
+    """Counts of verdicts above 0, by what they rest on."""
+    names = [f"{verdict.name.lower()}_{source}" for verdict, source in VERDICTS]
+    counts = {name: w.counters[f"verdicts_{name}"] for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_verdicts_are_counted_with_their_source():
     w = world()
     w.start_lookup("abc", prefix=False)
     w.probed([PRESENT, ABSENT, UNKNOWN])
-    assert {p: w.counters[f"verdicts_{p.name.lower()}"] for p in Presence} == {
-        PRESENT: 1,
-        ABSENT: 1,
-        UNKNOWN: 1,
+    assert sources(w) == {"present_probe": 1, "absent_probe": 1, "unknown_probe": 1}
+    w.ask("ab")
+    assert sources(w) == {
+        "present_probe": 1,
+        "absent_probe": 1,
+        "unknown_probe": 1,
+        "present_index": 1,
+        "absent_index": 1,
     }
+
+
+def test_keys_after_a_prefixes_end_are_counted_as_cut_off():
+    w = world()
+    w.learn("a", PRESENT)
+    w.learn("b", ABSENT)
+    before = sources(w)
+    w.ask("abcd", prefix=True)
+    assert sources(w) == before | {"present_index": 1, "absent_index": 1, "unknown_cutoff": 2}
+
+
+def test_keys_that_were_not_answered_in_time_are_counted_as_cut_off():
+    w = world()
+    w.start_lookup("ab", prefix=False, seconds=1)
+    w.tick(1)
+    assert sources(w) == {"unknown_cutoff": 2}

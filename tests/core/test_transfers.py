@@ -28,7 +28,9 @@ def world(**settings):
 
 def test_a_start_names_everything_that_the_transfer_needs():
     w = world()
-    assert w.load(1, "a", 7).one(StartTransfer) == StartTransfer(1, "s", LOAD, 7, ref("a"), 1)
+    assert w.load(1, "a", 7).one(StartTransfer) == StartTransfer(
+        1, "s", LOAD, 7, ref("a"), 1, w.now
+    )
     assert w.store(2, "b", 3).one(StartTransfer) == StartTransfer(2, "s", STORE, 3, ref("b"), 1)
 
 

@@ -1,0 +1,1 @@
+"""The outside world: NIXL, S3, files, shared memory, metrics."""

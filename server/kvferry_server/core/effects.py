@@ -25,6 +25,8 @@ class StartTransfer:
     ref: ObjectRef
     attempt: int
     """1 for the first attempt."""
+    accepted_at: float
+    """When its job was accepted, in monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class JobFinished:
     session_id: str
     request_id: str
     result: JobResult
+    withheld: int = 0
+    """Chunks among the SHED ones that the operator's admission settings held back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import assert_never
 
 from . import checks, effects, events
+from .admission import WITHHOLDING
 from .effects import Effect
 from .errors import FailedPrecondition, IllegalTransition, NotFound, Unavailable
 from .events import Event
@@ -32,7 +33,9 @@ from .types import (
     JobResult,
     Outcome,
     Presence,
+    Refusal,
     SessionSpec,
+    VerdictSource,
 )
 from .views import JobView, SessionView, view_job, view_session
 from .waits import Waits
@@ -184,6 +187,11 @@ class Engine:
         return len(self._presence)
 
     @property
+    def offer_entries(self) -> int:
+        """Keys whose offers the admission settings have counted."""
+        return self._transfers.offer_entries
+
+    @property
     def open_lookups(self) -> int:
         """Lookups that are not yet answered."""
         return len(self._lookups)
@@ -281,7 +289,9 @@ class Engine:
         )
         self.counters[f"jobs_{job.kind.name.lower()}"] += 1
         self._out.append(
-            effects.JobFinished(session.spec.session_id, job.spec.context.request_id, result)
+            effects.JobFinished(
+                session.spec.session_id, job.spec.context.request_id, result, job.withheld
+            )
         )
         self._waits.add_result(session, result)
 
@@ -328,6 +338,23 @@ class Engine:
                 self._out.append(effects.BreakerChanged(kind, state))
 
 
+VERDICTS = (
+    (Presence.PRESENT, VerdictSource.INDEX),
+    (Presence.PRESENT, VerdictSource.PROBE),
+    (Presence.ABSENT, VerdictSource.INDEX),
+    (Presence.ABSENT, VerdictSource.PROBE),
+    (Presence.UNKNOWN, VerdictSource.PROBE),
+    (Presence.UNKNOWN, VerdictSource.CUTOFF),
+)
+"""What a lookup can answer, and from what."""
+
+
+def refusals_of(kind: JobKind) -> list[Refusal]:
+    """Why a chunk of this kind can end without a transfer."""
+    stores_only = WITHHOLDING | {Refusal.QUEUE_FULL}
+    return [each for each in Refusal if kind is JobKind.STORE or each not in stores_only]
+
+
 def _counter_names() -> Iterator[str]:
     """Every counter of the engine, so that all exist from the start."""
     for kind in JobKind:
@@ -335,7 +362,9 @@ def _counter_names() -> Iterator[str]:
         yield from (f"jobs_{name}", f"bytes_{name}", f"retries_{name}")
         for outcome in outcomes_of(kind):
             yield f"chunks_{name}_{outcome.name.lower()}"
-    for presence in Presence:
-        yield f"verdicts_{presence.name.lower()}"
+        for refusal in refusals_of(kind):
+            yield f"refused_{name}_{refusal}"
+    for verdict, source in VERDICTS:
+        yield f"verdicts_{verdict.name.lower()}_{source}"
     yield from ("lookups_expired", "probed_keys", "probe_errors")
     yield from ("sessions_opened", "sessions_closed")

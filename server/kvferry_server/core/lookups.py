@@ -16,8 +16,10 @@ from .effects import Effect, LookupReply, StartProbe
 from .errors import IllegalTransition
 from .events import ProbeFinished, StartLookup
 from .presence import PresenceTable
-from .types import EngineSettings, LookupGroup, ObjectRef, Presence
+from .types import EngineSettings, LookupGroup, ObjectRef, Presence, VerdictSource
 
+_Verdict = tuple[Presence, VerdictSource]
+_CUTOFF = (Presence.UNKNOWN, VerdictSource.CUTOFF)
 _MAX_UNSENT_PER_PROBING = 1024
 """Keys that may wait for a probe, per key that may be probed at once."""
 
@@ -27,7 +29,7 @@ class _Group:
     lookup: _Lookup
     spec: LookupGroup
     refs: tuple[ObjectRef, ...]
-    verdicts: list[Presence | None]
+    verdicts: list[_Verdict | None]
     wave: int
     cursor: int = 0
     """All verdicts before it are known."""
@@ -180,7 +182,8 @@ class Lookups:
         answers = []
         for ref, verdict in zip(probe.refs, event.verdicts, strict=True):
             probing = self._sent.pop(ref)
-            answers.append((probing, self._final(probing, verdict, now)))
+            final = self._final(probing, verdict, now)
+            answers.append((probing, (final, VerdictSource.PROBE)))
         self._deliver(answers, now)
 
     def outdate(self, ref: ObjectRef) -> None:
@@ -197,7 +200,7 @@ class Lookups:
             return verdict
         return self._presence.probed(probing.ref, verdict, now)
 
-    def _deliver(self, answers: Iterable[tuple[_Probing, Presence]], now: float) -> None:
+    def _deliver(self, answers: Iterable[tuple[_Probing, _Verdict]], now: float) -> None:
         """Give verdicts to who waits for them, and go on from there."""
         touched: dict[_Group, None] = {}
         for probing, verdict in answers:
@@ -218,12 +221,12 @@ class Lookups:
             if verdict is None:
                 return
             group.cursor += 1
-            if group.spec.prefix_ordered and verdict is not Presence.PRESENT:
+            if group.spec.prefix_ordered and verdict[0] is not Presence.PRESENT:
                 self._cut(group, group.cursor)
 
     def _cut(self, group: _Group, at: int) -> None:
         """Answer UNKNOWN from a position on, and want no probe of it any more."""
-        group.verdicts[at:] = [Presence.UNKNOWN] * (len(group.refs) - at)
+        group.verdicts[at:] = [_CUTOFF] * (len(group.refs) - at)
         group.cursor = len(group.refs)
         self._release(group)
 
@@ -239,7 +242,7 @@ class Lookups:
             if known is None:
                 asked += self._want(group, at, ref)
             else:
-                group.verdicts[at] = known
+                group.verdicts[at] = (known, VerdictSource.INDEX)
                 if known is Presence.ABSENT and group.spec.prefix_ordered:
                     break
         group.wave *= 2
@@ -249,7 +252,7 @@ class Lookups:
         probing = self._sent.get(ref) or self._unsent.get(ref)
         if probing is None:
             if len(self._unsent) >= self._settings.max_probing_keys * _MAX_UNSENT_PER_PROBING:
-                group.verdicts[at] = Presence.UNKNOWN
+                group.verdicts[at] = _CUTOFF
                 return 0
             probing = self._unsent[ref] = _Probing(ref)
         probing.waiters[group, at] = None
@@ -259,7 +262,7 @@ class Lookups:
     def _fail_unsent(self, now: float) -> None:
         """Answer UNKNOWN for everything that can't be probed now."""
         unsent, self._unsent = self._unsent, {}
-        self._deliver([(probing, Presence.UNKNOWN) for probing in unsent.values()], now)
+        self._deliver([(probing, _CUTOFF) for probing in unsent.values()], now)
 
     def _reply_if_done(self, lookup: _Lookup) -> None:
         if lookup.lookup_id in self._open and all(g.finished for g in lookup.groups):
@@ -272,16 +275,15 @@ class Lookups:
         self._reply(lookup)
 
     def _reply(self, lookup: _Lookup) -> None:
-        verdicts = tuple(
-            tuple(Presence.UNKNOWN if v is None else v for v in group.verdicts)
-            for group in lookup.groups
-        )
-        for group in verdicts:
-            for verdict in group:
-                self._counters[f"verdicts_{verdict.name.lower()}"] += 1
+        verdicts = []
+        for group in lookup.groups:
+            known = [verdict or _CUTOFF for verdict in group.verdicts]
+            verdicts.append(tuple(presence for presence, _source in known))
+            for (presence, source), count in Counter(known).items():
+                self._counters[f"verdicts_{presence.name.lower()}_{source}"] += count
         del self._open[lookup.lookup_id]
         self._close(lookup)
-        self._emit(LookupReply(lookup.lookup_id, verdicts))
+        self._emit(LookupReply(lookup.lookup_id, tuple(verdicts)))
 
     def _close(self, lookup: _Lookup) -> None:
         for group in lookup.groups:

@@ -50,6 +50,8 @@ class Job:
     counts: dict[ChunkState, int] = field(default_factory=lambda: dict.fromkeys(ChunkState, 0))
     first_start: float | None = None
     retries_allowed: bool = True
+    withheld: int = 0
+    """Chunks that the admission settings held back."""
 
     @property
     def finished(self) -> bool:

@@ -10,6 +10,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
+from .admission import WITHHOLDING, AdmissionPolicy
 from .breaker import Breaker
 from .effects import Abort, Effect, StartTransfer
 from .errors import IllegalTransition
@@ -24,6 +25,7 @@ from .types import (
     ObjectRef,
     Outcome,
     Presence,
+    Refusal,
     TransferStatus,
 )
 
@@ -38,7 +40,7 @@ _ENDINGS = {
     TransferStatus.INTERNAL: Outcome.INTERNAL,
 }
 _SUCCESS = {JobKind.STORE: Outcome.STORED, JobKind.LOAD: Outcome.LOADED}
-_BREAKER_OPEN = {JobKind.STORE: Outcome.SHED, JobKind.LOAD: Outcome.UNAVAILABLE}
+_OUTAGES = frozenset({Refusal.NOT_READY, Refusal.BREAKER})
 
 
 class _Active:
@@ -74,6 +76,7 @@ class Transfers:
         self._emit = emit
         self._job_finished = job_finished
         self._random = random.Random(settings.random_seed)  # noqa: S311 -- jitter
+        self._admission = AdmissionPolicy(settings)
         self._queue = TransferQueue()
         self._by_deadline: deque[Job] = deque()
         self._active: dict[int, _Active] = {}
@@ -120,7 +123,7 @@ class Transfers:
             if kind is JobKind.STORE:
                 self._enqueue_store(chunk, now)
             elif (refusal := self._refusal(kind, now)) is not None:
-                self._drop(chunk, refusal, now)
+                self._refuse(chunk, refusal, now)
             else:
                 self._queue.kinds[kind].push(chunk)
         return job
@@ -219,41 +222,52 @@ class Transfers:
             times.append(now + _MAX_COUNTED_GAP_SECONDS / 2)
         return min(times, default=None)
 
+    @property
+    def offer_entries(self) -> int:
+        """Keys whose offers are counted."""
+        return len(self._admission)
+
     def oldest_active_seconds(self) -> float:
         """Ticked age of the oldest running transfer, 0 if none runs."""
         first = next(iter(self._active.values()), None)
         return 0.0 if first is None else self._awake - first.awake_at
 
     def _enqueue_store(self, chunk: Chunk, now: float) -> None:
-        settings = self._settings
         size = chunk.job.session.spec.slot_bytes
         if self._presence.get(chunk.ref, now) is Presence.PRESENT:
             self._drop(chunk, Outcome.SKIPPED_PRESENT, now, held=False)
         elif chunk.ref in self._storing:
             self._drop(chunk, Outcome.SKIPPED_IN_FLIGHT, now, held=False)
-        elif (
-            self._refusal(JobKind.STORE, now) is not None
-            or self.queued_store_bytes + size > settings.max_queued_store_bytes
-        ):
-            self._drop(chunk, Outcome.SHED, now, held=False)
+        elif (refusal := self._store_refusal(chunk.ref, size, now)) is not None:
+            self._refuse(chunk, refusal, now, held=False)
         else:
             self._storing.add(chunk.ref)
             self.queued_store_bytes += size
             self._queue.kinds[JobKind.STORE].push(chunk)
 
-    def _refusal(self, kind: JobKind, now: float) -> Outcome | None:
-        """How a chunk of this kind ends that can't start now; None if it can."""
+    def _refusal(self, kind: JobKind, now: float) -> Refusal | None:
+        """Why no chunk of this kind can start now; None if it can."""
         if self.paused[kind]:
-            return Outcome.SHED
-        if not self.store_ready or not self.breakers[kind].allows(now):
-            return _BREAKER_OPEN[kind]
-        return None
+            return Refusal.PAUSED
+        if not self.store_ready:
+            return Refusal.NOT_READY
+        return None if self.breakers[kind].allows(now) else Refusal.BREAKER
+
+    def _store_refusal(self, ref: ObjectRef, size: int, now: float) -> Refusal | None:
+        """Why this store can't even be queued; None if it can."""
+        refusal = self._refusal(JobKind.STORE, now)
+        if refusal is None and self.queued_store_bytes + size > (
+            self._settings.max_queued_store_bytes
+        ):
+            refusal = Refusal.QUEUE_FULL
+        return refusal or self._admission.offer(ref, size, now)
 
     def _drop_refused(self, now: float) -> None:
         """End what waits although its kind is paused, not ready or behind an open breaker."""
         for kind, queue in self._queue.kinds.items():
             if self.queued[kind] and (refusal := self._refusal(kind, now)) is not None:
-                self.drop_queued(queue.waiting(), refusal, now)
+                for chunk in list(queue.waiting()):
+                    self._refuse(chunk, refusal, now)
 
     def _prune(self) -> None:
         """Keep what is held in proportion to what is unfinished."""
@@ -285,6 +299,7 @@ class Transfers:
                 slot=chunk.slot,
                 ref=chunk.ref,
                 attempt=chunk.attempts,
+                accepted_at=job.accepted_at,
             )
         )
 
@@ -301,6 +316,7 @@ class Transfers:
         self.queued[kind] += 1
         if kind is JobKind.STORE:
             self.queued_store_bytes += job.session.spec.slot_bytes
+            self._admission.spend(job.session.spec.slot_bytes)
         self._queue.kinds[kind].push_later(chunk, not_before)
         self._counters[f"retries_{kind.name.lower()}"] += 1
         return True
@@ -323,6 +339,7 @@ class Transfers:
         """Learn whether the object exists; False if the attempt does not tell."""
         if status is TransferStatus.OK and chunk.job.kind is JobKind.STORE:
             self._presence.stored(chunk.ref, now)
+            self._admission.stored(chunk.ref)
         elif status is TransferStatus.MISSING:
             self._presence.missing(chunk.ref, now)
         elif status in {TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}:
@@ -330,6 +347,15 @@ class Transfers:
         else:
             return False
         return True
+
+    def _refuse(self, chunk: Chunk, refusal: Refusal, now: float, *, held: bool = True) -> None:
+        """End a queued chunk for a reason that is counted; `held` as for `_drop`."""
+        kind = chunk.job.kind
+        self._counters[f"refused_{kind.name.lower()}_{refusal}"] += 1
+        chunk.job.withheld += refusal in WITHHOLDING
+        unavailable = kind is JobKind.LOAD and refusal in _OUTAGES
+        outcome = Outcome.UNAVAILABLE if unavailable else Outcome.SHED
+        self._drop(chunk, outcome, now, held=held)
 
     def _drop(self, chunk: Chunk, outcome: Outcome, now: float, *, held: bool = True) -> None:
         """End a queued chunk; `held` unless it never got into the store queue."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum, unique
+from enum import IntEnum, StrEnum, unique
 from typing import NamedTuple
 
 
@@ -78,6 +78,30 @@ class TransferStatus(IntEnum):
     """Refused connection, timeout, 5xx, throttling: worth another try."""
     INTERNAL = 7
     """A fault on this side, or the region shrank; not worth another try."""
+
+
+@unique
+class Refusal(StrEnum):
+    """Why a chunk ended without a transfer; the values are those of counters and metrics."""
+
+    PAUSED = "paused"
+    NOT_READY = "not_ready"
+    BREAKER = "breaker"
+    QUEUE_FULL = "queue_full"
+    MIN_OFFERS = "min_offers"
+    """The key was not yet offered often enough."""
+    PUT_RATE = "put_rate"
+    BYTE_RATE = "byte_rate"
+
+
+@unique
+class VerdictSource(StrEnum):
+    """What a lookup's verdict rests on; the values are those of counters and metrics."""
+
+    INDEX = "index"
+    PROBE = "probe"
+    CUTOFF = "cutoff"
+    """The key was not asked about: deadline, prefix rule, bound, breaker, or store not ready."""
 
 
 class ObjectRef(NamedTuple):
@@ -180,5 +204,15 @@ class EngineSettings:
     max_probing_keys: int = 256
     probe_batch: int = 32
     """Keys in one `StartProbe`."""
+    min_offers: int = 1
+    """A key is stored once it was offered so often; 1 stores at the first offer."""
+    max_offer_entries: int = 1_000_000
+    """Keys whose offers are counted, if `min_offers` is above 1."""
+    max_puts_per_second: float = 0.0
+    """Stores beyond it are SHED; 0 for no bound."""
+    max_put_bytes_per_second: float = 0.0
+    """Stores beyond it are SHED; 0 for no bound."""
+    put_burst_seconds: float = 10.0
+    """So much of either rate may be used at once after a quiet time."""
     random_seed: int = field(default=0)
     """Seeds the backoff jitter, so that a run can be repeated."""
