@@ -10,13 +10,14 @@ Use: derive a test class and say which stores it runs on.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import secrets
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -31,6 +32,7 @@ from .subjects import (
     StoreSubject,
     load_bytes,
     probe,
+    probe_once,
     store_bytes,
     subject_named,
     transfer,
@@ -38,6 +40,8 @@ from .subjects import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kvferry_server.core.ports import ObjectStore
 
 CHUNK = 64 << 10
 PRESENT, ABSENT = Presence.PRESENT, Presence.ABSENT
@@ -59,18 +63,24 @@ def new_name() -> str:
 class StoreContract:
     """What every object store does."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, subject) -> Iterator[ObjectStore]:
+        """One open store for the tests that need no fresh one."""
+        with subject.opened() as opened:
+            yield opened
+
     @pytest.mark.parametrize("size", [1, 2, 7, 4096, 65_537, (1 << 20) + 13])
     @pytest.mark.parametrize("offset", [0, 3])
-    def test_round_trip_of_any_size_and_alignment(self, subject, size, offset):
+    def test_round_trip_of_any_size_and_alignment(self, store, subject, size, offset):
         region = bytearray(secrets.token_bytes(size + 64))
         slot = memoryview(region)[offset : offset + size]
         wanted, name = bytes(slot), new_name()
-        with subject.opened() as store:
-            assert transfer(store, STORE, name, slot) is OK
-            assert subject.get(name) == wanted
-            slot[:] = secrets.token_bytes(size)
-            around = bytes(region[:offset]) + bytes(region[offset + size :])
-            assert transfer(store, LOAD, name, slot) is OK
+        assert transfer(store, STORE, name, slot) is OK
+        assert subject.get(name) == wanted
+        slot[:] = secrets.token_bytes(size)
+        around = bytes(region[:offset]) + bytes(region[offset + size :])
+        assert transfer(store, LOAD, name, slot) is OK
         assert bytes(slot) == wanted
         assert bytes(region[:offset]) + bytes(region[offset + size :]) == around
 
@@ -82,70 +92,62 @@ class StoreContract:
             assert load_bytes(other, name, CHUNK) == (OK, data)
             assert load_bytes(other, name, CHUNK) == (OK, data)
 
-    def test_overwrite(self, subject):
+    def test_overwrite(self, store):
         name = new_name()
-        with subject.opened() as store:
-            for _ in range(3):
-                data = secrets.token_bytes(CHUNK)
-                assert store_bytes(store, name, data) is OK
-                assert load_bytes(store, name, CHUNK) == (OK, data)
-
-    def test_missing_object(self, subject):
-        with subject.opened() as store:
-            assert load_bytes(store, new_name(), CHUNK)[0] is TransferStatus.MISSING
-
-    def test_object_removed_after_it_was_stored(self, subject):
-        data, name = secrets.token_bytes(CHUNK), new_name()
-        with subject.opened() as store:
+        for _ in range(3):
+            data = secrets.token_bytes(CHUNK)
             assert store_bytes(store, name, data) is OK
-            subject.delete(name)
-            assert load_bytes(store, name, CHUNK)[0] is TransferStatus.MISSING
-            assert probe(store, [name]) == [ABSENT]
-
-    @pytest.mark.parametrize("length", [0, 1, CHUNK // 2, CHUNK - 1])
-    def test_D03_short_object_whatever_the_slot_held(self, subject, length):
-        whole, name = secrets.token_bytes(CHUNK), new_name()
-        with subject.opened() as store:
-            subject.put(name, whole[:length])
-            for before in (whole, bytes(CHUNK), b"\xff" * CHUNK, secrets.token_bytes(CHUNK)):
-                slot = bytearray(before)
-                status = transfer(store, LOAD, name, memoryview(slot))
-                assert status is TransferStatus.WRONG_SIZE
-
-    @pytest.mark.parametrize("extra", [1, CHUNK])
-    def test_D03_over_long_object(self, subject, extra):
-        name = new_name()
-        with subject.opened() as store:
-            subject.put(name, secrets.token_bytes(CHUNK + extra))
-            assert load_bytes(store, name, CHUNK)[0] is TransferStatus.WRONG_SIZE
-
-    def test_object_cut_after_it_was_stored(self, subject):
-        data, name = secrets.token_bytes(CHUNK), new_name()
-        with subject.opened() as store:
-            assert store_bytes(store, name, data) is OK
-            subject.put(name, data[: CHUNK // 2])
-            slot = bytearray(data)
-            assert transfer(store, LOAD, name, memoryview(slot)) is TransferStatus.WRONG_SIZE
-
-    def test_slot_size_other_than_what_was_stored(self, subject):
-        data, name = secrets.token_bytes(CHUNK), new_name()
-        with subject.opened() as store:
-            assert store_bytes(store, name, data) is OK
-            assert load_bytes(store, name, CHUNK // 2)[0] is TransferStatus.WRONG_SIZE
-            assert load_bytes(store, name, CHUNK * 2)[0] is TransferStatus.WRONG_SIZE
             assert load_bytes(store, name, CHUNK) == (OK, data)
 
+    def test_missing_object(self, store):
+        assert load_bytes(store, new_name(), CHUNK)[0] is TransferStatus.MISSING
+
+    def test_object_removed_after_it_was_stored(self, store, subject):
+        data, name = secrets.token_bytes(CHUNK), new_name()
+        assert store_bytes(store, name, data) is OK
+        subject.delete(name)
+        assert load_bytes(store, name, CHUNK)[0] is TransferStatus.MISSING
+        assert probe(store, [name]) == [ABSENT]
+
+    @pytest.mark.parametrize("length", [0, 1, CHUNK // 2, CHUNK - 1])
+    def test_D03_short_object_whatever_the_slot_held(self, store, subject, length):
+        whole, name = secrets.token_bytes(CHUNK), new_name()
+        subject.put(name, whole[:length])
+        for before in (whole, bytes(CHUNK), b"\xff" * CHUNK, secrets.token_bytes(CHUNK)):
+            slot = bytearray(before)
+            status = transfer(store, LOAD, name, memoryview(slot))
+            assert status is TransferStatus.WRONG_SIZE
+
+    @pytest.mark.parametrize("extra", [1, CHUNK])
+    def test_D03_over_long_object(self, store, subject, extra):
+        name = new_name()
+        subject.put(name, secrets.token_bytes(CHUNK + extra))
+        assert load_bytes(store, name, CHUNK)[0] is TransferStatus.WRONG_SIZE
+
+    def test_object_cut_after_it_was_stored(self, store, subject):
+        data, name = secrets.token_bytes(CHUNK), new_name()
+        assert store_bytes(store, name, data) is OK
+        subject.put(name, data[: CHUNK // 2])
+        slot = bytearray(data)
+        assert transfer(store, LOAD, name, memoryview(slot)) is TransferStatus.WRONG_SIZE
+
+    def test_slot_size_other_than_what_was_stored(self, store):
+        data, name = secrets.token_bytes(CHUNK), new_name()
+        assert store_bytes(store, name, data) is OK
+        assert load_bytes(store, name, CHUNK // 2)[0] is TransferStatus.WRONG_SIZE
+        assert load_bytes(store, name, CHUNK * 2)[0] is TransferStatus.WRONG_SIZE
+        assert load_bytes(store, name, CHUNK) == (OK, data)
+
     @pytest.mark.parametrize("place", [0, CHUNK // 2, CHUNK - 1])
-    def test_corrupt_object(self, subject, place):
+    def test_corrupt_object(self, store, subject, place):
         data, name = secrets.token_bytes(CHUNK), new_name()
         damaged = bytearray(data)
         damaged[place] ^= 1
-        with subject.opened() as store:
-            assert store_bytes(store, name, data) is OK
-            subject.put(name, bytes(damaged))
-            assert load_bytes(store, name, CHUNK)[0] is TransferStatus.CORRUPT
-            assert store_bytes(store, name, data) is OK
-            assert load_bytes(store, name, CHUNK) == (OK, data)
+        assert store_bytes(store, name, data) is OK
+        subject.put(name, bytes(damaged))
+        assert load_bytes(store, name, CHUNK)[0] is TransferStatus.CORRUPT
+        assert store_bytes(store, name, data) is OK
+        assert load_bytes(store, name, CHUNK) == (OK, data)
 
     def test_require_refuses_what_it_has_no_checksum_of(self, subject):
         data, name = secrets.token_bytes(CHUNK), new_name()
@@ -167,28 +169,26 @@ class StoreContract:
             subject.put(name, other[:-1])
             assert load_bytes(store, name, CHUNK)[0] is TransferStatus.WRONG_SIZE
 
-    def test_probe(self, subject):
+    def test_probe(self, store, subject):
         names = [new_name() for _ in range(21)]
-        with subject.opened() as store:
-            assert probe(store, names) == [ABSENT] * 21
-            for name in names[::2]:
-                subject.put(name, b"x")
-            assert probe(store, names) == [PRESENT, ABSENT] * 10 + [PRESENT]
-            assert probe(store, names[:1]) == [PRESENT]
-            assert list(probe(store, []) or ()) == []
+        assert probe(store, names) == [ABSENT] * 21
+        for name in names[::2]:
+            subject.put(name, b"x")
+        assert probe(store, names) == [PRESENT, ABSENT] * 10 + [PRESENT]
+        assert probe(store, names[:1]) == [PRESENT]
+        assert list(probe(store, []) or ()) == []
 
-    def test_64_transfers_at_once_end_once_each(self, subject):
+    def test_64_transfers_at_once_end_once_each(self, store):
         count = 64
         names = [new_name() for _ in range(count)]
         region = bytearray(secrets.token_bytes(count * CHUNK))
         wanted = bytes(region)
         slots = [memoryview(region)[i * CHUNK : (i + 1) * CHUNK] for i in range(count)]
-        with subject.opened() as store:
-            ends = self._all_at_once(store, STORE, names, slots)
-            region[:] = secrets.token_bytes(len(region))
-            ends += self._all_at_once(store, LOAD, names, slots)
-            assert bytes(region) == wanted
-            time.sleep(0.2)
+        ends = self._all_at_once(store, STORE, names, slots)
+        region[:] = secrets.token_bytes(len(region))
+        ends += self._all_at_once(store, LOAD, names, slots)
+        assert bytes(region) == wanted
+        time.sleep(0.2)
         assert all(len(each.calls) == 1 for each in ends)
 
     def _all_at_once(self, store, kind, names, slots) -> list[Pending]:
@@ -200,38 +200,36 @@ class StoreContract:
                 assert transfer(store, kind, name, each.buffer) is OK
         return pending
 
-    def test_one_missing_among_eight(self, subject):
+    def test_one_missing_among_eight(self, store, subject):
         names = [new_name() for _ in range(8)]
         data = [secrets.token_bytes(CHUNK) for _ in names]
-        with subject.opened() as store:
-            for name, each in list(zip(names, data, strict=True))[1:]:
-                subject.put(name, each)
-            pending = [Pending(store, LOAD, name, memoryview(bytearray(CHUNK))) for name in names]
-            statuses = [each.wait() for each in pending]
-            time.sleep(0.3)
+        for name, each in list(zip(names, data, strict=True))[1:]:
+            subject.put(name, each)
+        pending = [Pending(store, LOAD, name, memoryview(bytearray(CHUNK))) for name in names]
+        statuses = [each.wait() for each in pending]
+        time.sleep(0.3)
         assert statuses[0] is TransferStatus.MISSING
         for each, wanted in zip(pending[1:], data[1:], strict=True):
             assert each.wait() in (OK, TransferStatus.UNAVAILABLE)
             assert each.wait() is not OK or each.at_done == wanted
         assert all(bytes(each.buffer) == each.at_done for each in pending)
 
-    def test_nothing_touches_the_slot_after_done(self, subject):
+    def test_nothing_touches_the_slot_after_done(self, store, subject):
         name = new_name()
-        with subject.opened() as store:
-            subject.put(name, secrets.token_bytes(CHUNK // 2))
-            pending = [
-                Pending(store, LOAD, target, memoryview(bytearray(CHUNK)))
-                for target in (name, new_name())
-            ]
-            stored = Pending(store, STORE, new_name(), memoryview(bytearray(CHUNK)))
-            for each in (*pending, stored):
-                each.wait()
-            end = time.monotonic() + 0.5
-            while time.monotonic() < end:
-                assert all(bytes(each.buffer) == each.at_done for each in pending)
-                time.sleep(0.01)
+        subject.put(name, secrets.token_bytes(CHUNK // 2))
+        pending = [
+            Pending(store, LOAD, target, memoryview(bytearray(CHUNK)))
+            for target in (name, new_name())
+        ]
+        stored = Pending(store, STORE, new_name(), memoryview(bytearray(CHUNK)))
+        for each in (*pending, stored):
+            each.wait()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert all(bytes(each.buffer) == each.at_done for each in pending)
+            time.sleep(0.01)
 
-    def test_a_stored_slot_may_change_as_soon_as_it_is_done(self, subject):
+    def test_a_stored_slot_may_change_as_soon_as_it_is_done(self, store, subject):
         names = [new_name() for _ in range(4)]
         wanted = [secrets.token_bytes(CHUNK) for _ in names]
         slots = [bytearray(each) for each in wanted]
@@ -247,17 +245,16 @@ class StoreContract:
 
             store.transfer(STORE, name, memoryview(slot), done)
 
-        with subject.opened() as store:
-            for name, slot in zip(names, slots, strict=True):
-                start(store, name, slot)
-            assert ended.wait(GUARD_SECONDS)
+        for name, slot in zip(names, slots, strict=True):
+            start(store, name, slot)
+        assert ended.wait(GUARD_SECONDS)
         for name, each in zip(names, wanted, strict=True):
             if ends[name] is OK:
                 assert subject.get(name) == each
 
     @pytest.mark.parametrize("kind", list(JobKind))
     @pytest.mark.parametrize("exists", [True, False])
-    def test_the_region_can_be_unmapped_in_done(self, subject, kind, exists):
+    def test_the_region_can_be_unmapped_in_done(self, store, subject, kind, exists):
         region = mmap.mmap(-1, CHUNK)
         name = new_name()
         errors: list[BaseException] = []
@@ -271,28 +268,26 @@ class StoreContract:
                 errors.append(error)
             ended.set()
 
-        with subject.opened() as store:
-            if exists:
-                subject.put(name, bytes(CHUNK))
-            store.transfer(kind, name, memoryview(region), done)
-            assert ended.wait(GUARD_SECONDS)
+        if exists:
+            subject.put(name, bytes(CHUNK))
+        store.transfer(kind, name, memoryview(region), done)
+        assert ended.wait(GUARD_SECONDS)
         assert not errors
 
     def test_before_the_first_preflight_nothing_is_tried(self, subject):
         store = subject.make()
         try:
             assert load_once(store, new_name()) is TransferStatus.UNAVAILABLE
-            assert probe(store, [new_name()]) is None
+            assert probe_once(store, [new_name()]) is None
         finally:
             store.close()
 
-    def test_preflight_of_a_live_store(self, subject):
+    def test_preflight_of_a_live_store(self, store):
         names = [new_name() for _ in range(8)]
-        with subject.opened() as store:
-            pending = [Pending(store, STORE, name, memoryview(bytearray(CHUNK))) for name in names]
-            assert store.preflight().ready
-            assert all(each.wait() in (OK, TransferStatus.UNAVAILABLE) for each in pending)
-            assert store_bytes(store, names[0], bytes(CHUNK)) is OK
+        pending = [Pending(store, STORE, name, memoryview(bytearray(CHUNK))) for name in names]
+        assert store.preflight().ready
+        assert all(each.wait() in (OK, TransferStatus.UNAVAILABLE) for each in pending)
+        assert store_bytes(store, names[0], bytes(CHUNK)) is OK
 
     def test_close_waits_for_what_runs(self, subject):
         store = subject.make()
@@ -303,7 +298,7 @@ class StoreContract:
         store.close()
         assert [len(each.calls) for each in pending] == [1] * 8
         assert load_once(store, new_name()) is TransferStatus.UNAVAILABLE
-        assert probe(store, [new_name()]) is None
+        assert probe_once(store, [new_name()]) is None
 
     def test_descriptors_and_threads_stay_flat(self, subject):
         names = [new_name() for _ in range(4)]
@@ -322,8 +317,9 @@ class StoreContract:
             for _ in range(15):
                 use(store)
             after = footprint()
-        assert after[0] <= before[0] + 5
-        assert after[1] <= before[1] + 3
+        # Sockets depend on how many requests met: the SDK keeps up to 25 per agent open.
+        assert after.files <= before.files + 2
+        assert after.threads <= before.threads + 3
 
     def test_closed_stores_leave_nothing(self, subject):
         for _ in range(2):
@@ -334,8 +330,9 @@ class StoreContract:
             with subject.opened() as store:
                 store_bytes(store, new_name(), bytes(CHUNK))
         after = footprint()
-        assert after[0] <= before[0] + 2
-        assert after[1] <= before[1] + 1
+        assert after.files <= before.files + 2
+        assert after.sockets <= before.sockets + 2
+        assert after.threads <= before.threads + 1
 
     def test_L03_unreachable_then_back(self, subject):
         data, name = secrets.token_bytes(CHUNK), new_name()
@@ -350,7 +347,7 @@ class StoreContract:
                     for each in [name, *(new_name() for _ in range(9))]
                 ]
                 assert {each.wait() for each in pending} == {TransferStatus.UNAVAILABLE}
-                assert probe(store, [name, new_name()]) is None
+                assert probe_once(store, [name, new_name()]) is None
                 assert time.monotonic() - began < 20
             finally:
                 subject.plug()
@@ -366,8 +363,22 @@ def load_once(store, name: str) -> TransferStatus:
     return Pending(store, LOAD, name, memoryview(bytearray(CHUNK))).wait()
 
 
-def footprint() -> tuple[int, int]:
-    """Open descriptors and threads of this process, native ones included."""
+class Footprint(NamedTuple):
+    """What this process holds, native threads included."""
+
+    files: int
+    sockets: int
+    threads: int
+
+
+def footprint() -> Footprint:
+    """Descriptors and threads now."""
     gc.collect()
-    descriptors, threads = Path("/proc/self/fd"), Path("/proc/self/task")
-    return len(list(descriptors.iterdir())), len(list(threads.iterdir()))
+    sockets = files = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if str(each.readlink()).startswith("socket:"):
+                sockets += 1
+            else:
+                files += 1
+    return Footprint(files, sockets, len(list(Path("/proc/self/task").iterdir())))

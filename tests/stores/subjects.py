@@ -87,6 +87,16 @@ def load_bytes(store: ObjectStore, name: str, size: int) -> tuple[TransferStatus
 
 
 def probe(store: ObjectStore, names: Sequence[str]) -> Sequence[Presence] | None:
+    """Ask, and again while some answer is not known, as the client does."""
+    for attempt in range(6):
+        answers = probe_once(store, names)
+        if answers is not None and Presence.UNKNOWN not in answers:
+            break
+        time.sleep(0.05 * 2**attempt)
+    return answers
+
+
+def probe_once(store: ObjectStore, names: Sequence[str]) -> Sequence[Presence] | None:
     """Ask once and wait."""
     answers: list[Sequence[Presence] | None] = []
     ended = threading.Event()

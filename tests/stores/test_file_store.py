@@ -21,7 +21,7 @@ from kvferry_server.core.types import Presence, TransferStatus
 from tests.support.processes import clean_environment
 
 from .contract import CHUNK, load_once, new_name
-from .subjects import LOAD, OK, STORE, FileSubject, Pending, load_bytes, probe, store_bytes
+from .subjects import LOAD, OK, STORE, FileSubject, Pending, load_bytes, probe_once, store_bytes
 
 INTERNAL = TransferStatus.INTERNAL
 
@@ -59,7 +59,7 @@ def test_a_name_that_leads_elsewhere_is_refused(store, tmp_path, name):
     before = sorted(tmp_path.rglob("*"))
     assert store_bytes(store, name, bytes(CHUNK)) is INTERNAL
     assert load_once(store, name) is INTERNAL
-    assert probe(store, [name]) == [Presence.UNKNOWN]
+    assert probe_once(store, [name]) == [Presence.UNKNOWN]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -68,7 +68,7 @@ def test_a_symbolic_link_is_not_followed(store, root, tmp_path):
     outside.write_bytes(secrets.token_bytes(CHUNK))
     (root / "link").symlink_to(outside)
     assert load_once(store, "link") is INTERNAL
-    assert probe(store, ["link"]) == [Presence.ABSENT]
+    assert probe_once(store, ["link"]) == [Presence.ABSENT]
     before = outside.read_bytes()
     assert store_bytes(store, "link", bytes(CHUNK)) is OK
     assert outside.read_bytes() == before
@@ -79,7 +79,7 @@ def test_what_is_no_file_is_no_object(store, root):
     (root / "folder").mkdir()
     assert load_once(store, "fifo") is TransferStatus.WRONG_SIZE
     assert load_once(store, "folder") is TransferStatus.WRONG_SIZE
-    assert probe(store, ["fifo", "folder"]) == [Presence.ABSENT] * 2
+    assert probe_once(store, ["fifo", "folder"]) == [Presence.ABSENT] * 2
     assert store_bytes(store, "folder", bytes(CHUNK)) is INTERNAL
     assert not list(root.rglob("*.part"))
 
