@@ -149,6 +149,13 @@ def test_a_store_that_is_not_ready_sheds_stores_and_fails_loads():
     assert started(w.store(3, "a")) == ["a"]
 
 
+def test_a_key_that_is_shed_twice_in_one_request_is_no_store_in_flight():
+    w = World(ready=False)
+    w.open()
+    w.submit(STORE, job(1, "a"), job(2, "a"))
+    assert w.outcomes(1) == w.outcomes(2) == (Outcome.SHED,)
+
+
 def test_losing_readiness_drops_what_is_queued_and_awaits_what_runs():
     w = world(max_active_chunks=2)
     w.load(1, "ab")

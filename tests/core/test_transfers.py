@@ -31,7 +31,9 @@ def test_a_start_names_everything_that_the_transfer_needs():
     assert w.load(1, "a", 7).one(StartTransfer) == StartTransfer(
         1, "s", LOAD, 7, ref("a"), 1, w.now
     )
-    assert w.store(2, "b", 3).one(StartTransfer) == StartTransfer(2, "s", STORE, 3, ref("b"), 1)
+    assert w.store(2, "b", 3).one(StartTransfer) == StartTransfer(
+        2, "s", STORE, 3, ref("b"), 1, w.now
+    )
 
 
 def test_never_more_active_chunks_than_the_store_runs():

@@ -240,24 +240,24 @@ class Lookups:
             ref = group.refs[at]
             known = self._presence.get(ref, now)
             if known is None:
-                asked += self._want(group, at, ref)
+                self._want(group, at, ref)
+                asked += 1
             else:
                 group.verdicts[at] = (known, VerdictSource.INDEX)
                 if known is Presence.ABSENT and group.spec.prefix_ordered:
                     break
         group.wave *= 2
 
-    def _want(self, group: _Group, at: int, ref: ObjectRef) -> int:
-        """Ask for a probe; 1 if one is on its way."""
+    def _want(self, group: _Group, at: int, ref: ObjectRef) -> None:
+        """Wait for the object's probe, a new one if need be and the bound allows."""
         probing = self._sent.get(ref) or self._unsent.get(ref)
         if probing is None:
             if len(self._unsent) >= self._settings.max_probing_keys * _MAX_UNSENT_PER_PROBING:
                 group.verdicts[at] = _CUTOFF
-                return 0
+                return
             probing = self._unsent[ref] = _Probing(ref)
         probing.waiters[group, at] = None
         group.awaited[at] = probing
-        return 1
 
     def _fail_unsent(self, now: float) -> None:
         """Answer UNKNOWN for everything that can't be probed now."""

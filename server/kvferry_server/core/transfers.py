@@ -122,8 +122,6 @@ class Transfers:
             session.hold_slot(chunk)
             if kind is JobKind.STORE:
                 self._enqueue_store(chunk, now)
-            elif (refusal := self._refusal(kind, now)) is not None:
-                self._refuse(chunk, refusal, now)
             else:
                 self._queue.kinds[kind].push(chunk)
         return job
@@ -163,7 +161,7 @@ class Transfers:
         chunk.job.session.active_chunks -= 1
         self._note_health(kind, status, now, trial=attempt.trial)
         known = self._note_presence(chunk, status, now)
-        if not self._may_retry(chunk, status, now, trial=attempt.trial):
+        if not self._may_retry(chunk, status, now):
             self._end(chunk, ChunkEvent.FINISH, outcome, now)
         return chunk.ref if known else None
 
@@ -303,9 +301,9 @@ class Transfers:
             )
         )
 
-    def _may_retry(self, chunk: Chunk, status: TransferStatus, now: float, *, trial: bool) -> bool:
+    def _may_retry(self, chunk: Chunk, status: TransferStatus, now: float) -> bool:
         job, kind = chunk.job, chunk.job.kind
-        if status is not TransferStatus.UNAVAILABLE or not job.retries_allowed or trial:
+        if status is not TransferStatus.UNAVAILABLE or not job.retries_allowed:
             return False
         if chunk.attempts >= self._settings.max_attempts:
             return False
