@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from kvferry.v1 import admin_pb2_grpc, lease_pb2, offload_pb2, offload_pb2_grpc, types_pb2
@@ -29,6 +30,12 @@ from .fakes import MemoryStore
 GUARD_SECONDS = 40.0
 """No test waits longer for what must happen; it is no speed check."""
 SLOT = 4096
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""One that other users may run, unlike the virtual environment's."""
+as_another_user = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(),
+    reason="needs root, to become another user, and the system's Python",
+)
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from kvferry_server.adapters.clock import MonotonicClock
 from kvferry_server.adapters.hardening import ABORT_STATUS, LoopWatchdog
+
+from .harness import SYSTEM_PYTHON, as_another_user
 
 
 class Script:
@@ -85,24 +88,28 @@ def test_no_dumps_and_no_core():
     assert done.stdout.strip() == "0 (0, 0)", done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_a_process_of_the_same_uid_cannot_read_the_memory():
+@as_another_user
+@pytest.mark.parametrize(("hardened", "status"), [("no", "0"), ("yes", "1")])
+def test_a_process_of_the_same_uid_cannot_look_into_the_daemon(hardened: str, status: str):
     script = (
-        "import ctypes, os, resource, subprocess, sys\n"
-        "sys.path.insert(0, 'server')\n"
+        "import os, subprocess, sys\n"
         "from kvferry_server.adapters.hardening import forbid_dumps\n"
-        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
-        "if sys.argv[1] == 'hardened': forbid_dumps()\n"
-        "print(subprocess.run(['head', '-c', '0', f'/proc/{os.getpid()}/mem'],"
+        "if sys.argv[1] == 'yes': forbid_dumps()\n"
+        "print(subprocess.run(['cat', f'/proc/{os.getpid()}/environ'],"
         " capture_output=True).returncode)"
     )
-    outcomes = [
-        subprocess.run(
-            [sys.executable, "-c", script, word], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for word in ("plain", "hardened")
-    ]
-    assert outcomes[1] == "1"
+    done = subprocess.run(
+        [SYSTEM_PYTHON, "-c", script, hardened],
+        user=12345,
+        group=12345,
+        extra_groups=[],
+        env={"PYTHONPATH": "server", "PATH": os.environ["PATH"]},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == status
 
 
 def test_abort_ends_the_process_with_a_line_in_the_log():

@@ -14,10 +14,9 @@ from kvferry.v1 import lease_pb2
 from kvferry_server.core.errors import PermissionDenied
 from kvferry_server.service.peers import Peer, PeerPolicy, read_peer
 
-from .harness import Region, attach_request, frame, running
+from .harness import SYSTEM_PYTHON, Region, as_another_user, attach_request, frame, running
 
 OVERFLOW = 65_534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
 
 def allowed(peer: Peer, **changes) -> bool:
@@ -79,7 +78,7 @@ def attach_as(world, uid: int, gids: list[int]):
     region = Region.make()
     words = [world.path("lease.sock"), str(region.descriptor), frame(attach_request()).hex()]
     done = subprocess.run(
-        ["/usr/bin/python3", "-c", CONNECT, *words],
+        [SYSTEM_PYTHON, "-c", CONNECT, *words],
         pass_fds=[region.descriptor],
         user=uid,
         group=gids[0],
@@ -94,7 +93,7 @@ def attach_as(world, uid: int, gids: list[int]):
     return lease_pb2.LeaseReply.FromString(bytes.fromhex(done.stdout))
 
 
-@as_root
+@as_another_user
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
 def test_G03_group_members_attach_and_others_are_refused_whatever_the_umask(
     socket_dir: Path, umask: int
@@ -114,7 +113,7 @@ def test_G03_group_members_attach_and_others_are_refused_whatever_the_umask(
         os.umask(before)
 
 
-@as_root
+@as_another_user
 def test_a_peer_that_gets_through_the_directory_is_still_checked(socket_dir: Path):
     socket_dir.parent.chmod(0o755)
     with running(socket_dir, socket_mode=0o666, allowed_uids=frozenset({12345})) as world:
