@@ -107,7 +107,7 @@ class Proof:
             self._check_loads(before, "corrupt")
             self.check(answer.cached_tokens == 0, "none of them was used")
             self.check(answer.tokens == cold.tokens, "the tokens are the cold run's")
-            self._check_stored("the recomputed chunks instead of the zeros,")
+            self._check_stored("the recomputed chunks instead of the zeros")
 
     def _zeros_unverified(self, cold: Answer) -> None:
         self.say('engine run 4 of 4: the objects hold zeros, the daemon runs with verify = "off"')
@@ -184,7 +184,7 @@ class Proof:
                 raise NotProven(f"{CHUNKS} times {CHUNK_BYTES} bytes were to be stored: {sizes}")
             time.sleep(0.5)
             objects = self._pod.ask("objects")
-        self.check(True, f"S3 holds {what} {CHUNKS} objects of {CHUNK_BYTES} bytes")
+        self.check(True, f"S3 holds {what}: {CHUNKS} objects of {CHUNK_BYTES} bytes")
 
     def _filled_sizes(self, objects: list[dict[str, Any]]) -> list[int]:
         return [each["bytes"] for each in objects if not each["zeros"]]
