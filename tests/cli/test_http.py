@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,8 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvferry_client import Outcome, RequestContext
+from kvferry_server import __version__
+from kvferry_server.adapters.metric_families import FAMILIES
+from kvferry_server.adapters.telemetry import Recorder
 from kvferry_server.cli.pages import daemon_pages
-from tests.cli.harness import attached, environment, key, kvferry, result_of, wait_for
+from tests.cli.harness import SLOT_BYTES, attached, environment, key, kvferry, result_of, wait_for
 from tests.support.fault_server import Fault
 from tests.support.processes import free_ports
 
@@ -43,6 +48,11 @@ def scrape(port: int) -> dict[str, float]:
     }
 
 
+def series(name: str, **labels: str) -> str:
+    """A key of `scrape`."""
+    return f"kvferry_{name}{sorted(labels.items())}"
+
+
 def test_pages_of_a_healthy_daemon(serve, port):
     serve("--http-listen", f"127.0.0.1:{port}").wait_ready()
     assert get(port, "/healthz") == (200, "ok\n")
@@ -57,18 +67,102 @@ def test_P01_every_series_is_there_from_the_start(serve, port):
     daemon = serve("--http-listen", f"127.0.0.1:{port}")
     daemon.wait_ready()
     before = scrape(port)
+    for family in FAMILIES:
+        suffix = "_count" if family.kind == "histogram" else ""
+        for values in family.series:
+            labels = sorted(zip(family.labels, values, strict=True))
+            assert f"{family.full_name}{suffix}{labels}" in before
     with attached(daemon.sockets) as client:
         result_of(client, client.store([key(1)], [0]))
         result_of(client, client.load([key(1), key(2)], [0, 1]))
     after = scrape(port)
     assert before.keys() == after.keys()
-    assert before["kvferry_chunks_store_stored_total[]"] == 0
-    assert after["kvferry_chunks_store_stored_total[]"] == 1
-    assert after["kvferry_chunks_load_loaded_total[]"] == 1
-    assert after["kvferry_chunks_load_missing_total[]"] == 1
-    assert after["kvferry_store_ready[]"] == 1
-    assert after["kvferry_build_info[('version', '0.1.0')]"] == 1
+    stored = series("chunks_total", operation="store", outcome="stored")
+    assert (before[stored], after[stored]) == (0, 1)
+    assert after[series("chunks_total", operation="load", outcome="loaded")] == 1
+    assert after[series("chunks_total", operation="load", outcome="missing")] == 1
+    assert after[series("transferred_bytes_total", operation="store")] == SLOT_BYTES
+    assert after[series("queue_wait_seconds_count", operation="load")] == 2
+    assert after[series("transfer_duration_seconds_count", operation="store")] == 1
+    assert after[series("transfer_duration_seconds_sum", operation="store")] > 0
+    assert after[series("store_requests_total", verb="put", outcome="ok")] == 1
+    assert after[series("store_requests_total", verb="get", outcome="ok")] == 1
+    assert after[series("store_requests_total", verb="get", outcome="not_found")] == 1
+    assert after[series("integrity_total", result="verified")] == 1
+    assert after[series("rpcs_total", method="Store", code="OK")] == 1
+    assert after[series("rpc_duration_seconds_count", method="Load")] == 1
+    assert after[series("breaker_state", breaker="read", state="closed")] == 1
+    assert after[series("breaker_state", breaker="read", state="open")] == 0
+    assert after[series("store_ready")] == 1
+    assert after[series("build_info", version=__version__)] == 1
     assert after["process_resident_memory_bytes[]"] > 0
+
+
+def test_lookups_are_counted_by_verdict_and_source(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    with attached(daemon.sockets) as client:
+        result_of(client, client.store([key(1)], [0]))
+        client.lookup([key(1), key(2), key(3)], prefix_ordered=True)
+        wait_for(lambda: any(reply.verdicts for reply in client.take_lookups()))
+    found = scrape(port)
+    assert found[series("lookup_verdicts_total", verdict="present", source="index")] == 1
+    assert found[series("lookup_verdicts_total", verdict="absent", source="probe")] == 1
+    assert found[series("lookup_verdicts_total", verdict="unknown", source="cutoff")] == 1
+    assert found[series("probe_duration_seconds_count")] == 1
+    assert found[series("store_requests_total", verb="head", outcome="not_found")] == 2
+
+
+def test_a_killed_engine_is_a_lost_lease_and_a_detached_one_is_not(serve, port):
+    daemon = serve("--http-listen", f"127.0.0.1:{port}")
+    daemon.wait_ready()
+    with attached(daemon.sockets):
+        assert scrape(port)[series("region_bytes")] > 0
+    wait_for(lambda: scrape(port)[series("sessions_closed_total")] == 1)
+    code = (
+        "import sys, time; from pathlib import Path; from tests.cli.harness import attached\n"
+        "with attached(Path(sys.argv[1])):\n    print('on', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(daemon.sockets)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as engine:
+        assert engine.stdout
+        assert engine.stdout.readline() == b"on\n"
+        before = scrape(port)[series("lease_losses_total")]
+        engine.kill()
+    wait_for(lambda: scrape(port)[series("sessions_closed_total")] == 2)
+    found = scrape(port)
+    assert found[series("lease_losses_total")] == before + 1
+    assert found[series("region_bytes")] == 0
+
+
+def test_memory_of_a_dead_engine_shows_while_its_transfer_runs(serve, port, s3):
+    daemon = serve(
+        "--store-url",
+        f"s3://{s3.bucket}/p",
+        "--http-listen",
+        f"127.0.0.1:{port}",
+        env=environment(**s3.environment()),
+    )
+    daemon.wait_ready()
+    rule = s3.add(Fault(method="PUT", key="*.bin", delay=30))
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from tests.cli.harness import attached, key\n"
+        "with attached(Path(sys.argv[1])) as client:\n"
+        "    client.store([key(1)], [0]); print('on', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(daemon.sockets)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as engine:
+        wait_for(lambda: s3.counters().in_flight == 1)
+        engine.kill()
+    wait_for(lambda: scrape(port)[series("dead_engine_bytes")] > 0)
+    found = scrape(port)
+    assert found[series("dead_engine_bytes")] == found[series("region_bytes")]
+    wait_for(lambda: scrape(port)[series("dead_engine_age_seconds")] > 0.2)
+    assert found[series("oldest_active_seconds")] > 0
+    s3.remove(rule)
+    wait_for(lambda: scrape(port)[series("dead_engine_bytes")] == 0)
+    assert scrape(port)[series("dead_engine_age_seconds")] == 0
 
 
 def test_P03_the_number_of_series_is_fixed(serve, port):
@@ -89,7 +183,7 @@ def test_P05_an_inherited_multiprocess_directory_is_ignored(serve, port, tmp_pat
     (shared / "counter_1.db").write_bytes(b"junk")
     env = environment(PROMETHEUS_MULTIPROC_DIR=str(shared))
     serve("--http-listen", f"127.0.0.1:{port}", env=env).wait_ready()
-    assert scrape(port)["kvferry_store_ready[]"] == 1
+    assert scrape(port)[series("store_ready")] == 1
     assert list(shared.iterdir()) == [shared / "counter_1.db"]
     assert (shared / "counter_1.db").read_bytes() == b"junk"
 
@@ -175,7 +269,7 @@ def test_a_stuck_event_loop_is_neither_healthy_nor_ready(serve):
     def stuck(_seconds: float):
         raise TimeoutError
 
-    pages = daemon_pages(stuck, daemon.sockets / "kvferry.sock")
+    pages = daemon_pages(stuck, Recorder().read, daemon.sockets / "kvferry.sock")
     for path in ("/healthz", "/readyz", "/metrics"):
         assert pages[path]().status == 503
 

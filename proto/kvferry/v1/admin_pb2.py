@@ -17,7 +17,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from kvferry.v1 import types_pb2 as kvferry_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvferry/v1/admin.proto\x12\nkvferry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16kvferry/v1/types.proto\"\xc8\x01\n\x0bStoreStatus\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x10\n\x08settings\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12.\n\x0cread_breaker\x18\x05 \x01(\x0e\x32\x18.kvferry.v1.BreakerState\x12/\n\rwrite_breaker\x18\x06 \x01(\x0e\x32\x18.kvferry.v1.BreakerState\x12\x19\n\x11max_active_chunks\x18\x07 \x01(\r\"\x16\n\x14GetServerInfoRequest\"\x94\x03\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05store\x18\x04 \x01(\x0b\x32\x17.kvferry.v1.StoreStatus\x12\x15\n\rstores_paused\x18\x05 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x06 \x01(\x08\x12\x41\n\x08\x63ounters\x18\x07 \x03(\x0b\x32/.kvferry.v1.GetServerInfoResponse.CountersEntry\x12\x10\n\x08sessions\x18\x08 \x01(\r\x12\x1b\n\x13queued_store_chunks\x18\t \x01(\r\x12\x1a\n\x12queued_load_chunks\x18\n \x01(\r\x12\x15\n\ractive_chunks\x18\x0b \x01(\r\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x15\n\x13ListSessionsRequest\"A\n\x14ListSessionsResponse\x12)\n\x08sessions\x18\x01 \x03(\x0b\x32\x17.kvferry.v1.SessionInfo\"\xec\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\r\n\x05slots\x18\x04 \x01(\r\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cregion_bytes\x18\x06 \x01(\x04\x12/\n\x0b\x61ttach_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\topen_jobs\x18\x08 \x01(\r\x12\x15\n\ractive_chunks\x18\t \x01(\r\x12\x0f\n\x07\x63losing\x18\n \x01(\x08\"4\n\x0fListJobsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"5\n\x10ListJobsResponse\x12!\n\x04jobs\x18\x01 \x03(\x0b\x32\x13.kvferry.v1.JobInfo\"\xd3\x01\n\x07JobInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\x04\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.kvferry.v1.JobKind\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rqueued_chunks\x18\x05 \x01(\r\x12\x15\n\ractive_chunks\x18\x06 \x01(\r\x12\x17\n\x0f\x66inished_chunks\x18\x07 \x01(\r\x12&\n\x03\x61ge\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x13\n\x11\x43heckStoreRequest\"b\n\x12\x43heckStoreResponse\x12&\n\x05store\x18\x01 \x01(\x0b\x32\x17.kvferry.v1.StoreStatus\x12$\n\x05steps\x18\x02 \x03(\x0b\x32\x15.kvferry.v1.CheckStep\"f\n\tCheckStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06passed\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x0cPauseRequest\x12\x0e\n\x06stores\x18\x01 \x01(\x08\x12\r\n\x05loads\x18\x02 \x01(\x08\"<\n\rPauseResponse\x12\x15\n\rstores_paused\x18\x01 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x02 \x01(\x08\".\n\rResumeRequest\x12\x0e\n\x06stores\x18\x01 \x01(\x08\x12\r\n\x05loads\x18\x02 \x01(\x08\"=\n\x0eResumeResponse\x12\x15\n\rstores_paused\x18\x01 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x02 \x01(\x08\"#\n\x12SetLogLevelRequest\x12\r\n\x05level\x18\x01 \x01(\t\"-\n\x13SetLogLevelResponse\x12\x16\n\x0eprevious_level\x18\x01 \x01(\t*|\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x02\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x03\x32\x9a\x04\n\x0c\x41\x64minService\x12T\n\rGetServerInfo\x12 .kvferry.v1.GetServerInfoRequest\x1a!.kvferry.v1.GetServerInfoResponse\x12Q\n\x0cListSessions\x12\x1f.kvferry.v1.ListSessionsRequest\x1a .kvferry.v1.ListSessionsResponse\x12\x45\n\x08ListJobs\x12\x1b.kvferry.v1.ListJobsRequest\x1a\x1c.kvferry.v1.ListJobsResponse\x12K\n\nCheckStore\x12\x1d.kvferry.v1.CheckStoreRequest\x1a\x1e.kvferry.v1.CheckStoreResponse\x12<\n\x05Pause\x12\x18.kvferry.v1.PauseRequest\x1a\x19.kvferry.v1.PauseResponse\x12?\n\x06Resume\x12\x19.kvferry.v1.ResumeRequest\x1a\x1a.kvferry.v1.ResumeResponse\x12N\n\x0bSetLogLevel\x12\x1e.kvferry.v1.SetLogLevelRequest\x1a\x1f.kvferry.v1.SetLogLevelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvferry/v1/admin.proto\x12\nkvferry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16kvferry/v1/types.proto\"\xc8\x01\n\x0bStoreStatus\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x10\n\x08settings\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12.\n\x0cread_breaker\x18\x05 \x01(\x0e\x32\x18.kvferry.v1.BreakerState\x12/\n\rwrite_breaker\x18\x06 \x01(\x0e\x32\x18.kvferry.v1.BreakerState\x12\x19\n\x11max_active_chunks\x18\x07 \x01(\r\"\x16\n\x14GetServerInfoRequest\"\xad\x05\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05store\x18\x04 \x01(\x0b\x32\x17.kvferry.v1.StoreStatus\x12\x15\n\rstores_paused\x18\x05 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x06 \x01(\x08\x12\x41\n\x08\x63ounters\x18\x07 \x03(\x0b\x32/.kvferry.v1.GetServerInfoResponse.CountersEntry\x12\x10\n\x08sessions\x18\x08 \x01(\r\x12\x1b\n\x13queued_store_chunks\x18\t \x01(\r\x12\x1a\n\x12queued_load_chunks\x18\n \x01(\r\x12\x15\n\ractive_chunks\x18\x0b \x01(\r\x12\x1b\n\x13\x61\x63tive_store_chunks\x18\x0c \x01(\r\x12\x1a\n\x12\x61\x63tive_load_chunks\x18\r \x01(\r\x12\x1a\n\x12queued_store_bytes\x18\x0e \x01(\x04\x12\x30\n\roldest_active\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0copen_lookups\x18\x10 \x01(\r\x12\x15\n\rindex_entries\x18\x11 \x01(\x04\x12\x14\n\x0cregion_bytes\x18\x12 \x01(\x04\x12\x19\n\x11\x64\x65\x61\x64_engine_bytes\x18\x13 \x01(\x04\x12\x32\n\x0f\x64\x65\x61\x64_engine_age\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x15\n\x13ListSessionsRequest\"A\n\x14ListSessionsResponse\x12)\n\x08sessions\x18\x01 \x03(\x0b\x32\x17.kvferry.v1.SessionInfo\"\xec\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\r\n\x05slots\x18\x04 \x01(\r\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cregion_bytes\x18\x06 \x01(\x04\x12/\n\x0b\x61ttach_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\topen_jobs\x18\x08 \x01(\r\x12\x15\n\ractive_chunks\x18\t \x01(\r\x12\x0f\n\x07\x63losing\x18\n \x01(\x08\"4\n\x0fListJobsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"5\n\x10ListJobsResponse\x12!\n\x04jobs\x18\x01 \x03(\x0b\x32\x13.kvferry.v1.JobInfo\"\xd3\x01\n\x07JobInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\x04\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.kvferry.v1.JobKind\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rqueued_chunks\x18\x05 \x01(\r\x12\x15\n\ractive_chunks\x18\x06 \x01(\r\x12\x17\n\x0f\x66inished_chunks\x18\x07 \x01(\r\x12&\n\x03\x61ge\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x13\n\x11\x43heckStoreRequest\"b\n\x12\x43heckStoreResponse\x12&\n\x05store\x18\x01 \x01(\x0b\x32\x17.kvferry.v1.StoreStatus\x12$\n\x05steps\x18\x02 \x03(\x0b\x32\x15.kvferry.v1.CheckStep\"f\n\tCheckStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06passed\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x0cPauseRequest\x12\x0e\n\x06stores\x18\x01 \x01(\x08\x12\r\n\x05loads\x18\x02 \x01(\x08\"<\n\rPauseResponse\x12\x15\n\rstores_paused\x18\x01 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x02 \x01(\x08\".\n\rResumeRequest\x12\x0e\n\x06stores\x18\x01 \x01(\x08\x12\r\n\x05loads\x18\x02 \x01(\x08\"=\n\x0eResumeResponse\x12\x15\n\rstores_paused\x18\x01 \x01(\x08\x12\x14\n\x0cloads_paused\x18\x02 \x01(\x08\"#\n\x12SetLogLevelRequest\x12\r\n\x05level\x18\x01 \x01(\t\"-\n\x13SetLogLevelResponse\x12\x16\n\x0eprevious_level\x18\x01 \x01(\t*|\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x02\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x03\x32\x9a\x04\n\x0c\x41\x64minService\x12T\n\rGetServerInfo\x12 .kvferry.v1.GetServerInfoRequest\x1a!.kvferry.v1.GetServerInfoResponse\x12Q\n\x0cListSessions\x12\x1f.kvferry.v1.ListSessionsRequest\x1a .kvferry.v1.ListSessionsResponse\x12\x45\n\x08ListJobs\x12\x1b.kvferry.v1.ListJobsRequest\x1a\x1c.kvferry.v1.ListJobsResponse\x12K\n\nCheckStore\x12\x1d.kvferry.v1.CheckStoreRequest\x1a\x1e.kvferry.v1.CheckStoreResponse\x12<\n\x05Pause\x12\x18.kvferry.v1.PauseRequest\x1a\x19.kvferry.v1.PauseResponse\x12?\n\x06Resume\x12\x19.kvferry.v1.ResumeRequest\x1a\x1a.kvferry.v1.ResumeResponse\x12N\n\x0bSetLogLevel\x12\x1e.kvferry.v1.SetLogLevelRequest\x1a\x1f.kvferry.v1.SetLogLevelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,46 +26,46 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._options = None
   _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_BREAKERSTATE']._serialized_start=1942
-  _globals['_BREAKERSTATE']._serialized_end=2066
+  _globals['_BREAKERSTATE']._serialized_start=2223
+  _globals['_BREAKERSTATE']._serialized_end=2347
   _globals['_STORESTATUS']._serialized_start=128
   _globals['_STORESTATUS']._serialized_end=328
   _globals['_GETSERVERINFOREQUEST']._serialized_start=330
   _globals['_GETSERVERINFOREQUEST']._serialized_end=352
   _globals['_GETSERVERINFORESPONSE']._serialized_start=355
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=759
-  _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._serialized_start=712
-  _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._serialized_end=759
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=761
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=782
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=784
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=849
-  _globals['_SESSIONINFO']._serialized_start=852
-  _globals['_SESSIONINFO']._serialized_end=1088
-  _globals['_LISTJOBSREQUEST']._serialized_start=1090
-  _globals['_LISTJOBSREQUEST']._serialized_end=1142
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1144
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1197
-  _globals['_JOBINFO']._serialized_start=1200
-  _globals['_JOBINFO']._serialized_end=1411
-  _globals['_CHECKSTOREREQUEST']._serialized_start=1413
-  _globals['_CHECKSTOREREQUEST']._serialized_end=1432
-  _globals['_CHECKSTORERESPONSE']._serialized_start=1434
-  _globals['_CHECKSTORERESPONSE']._serialized_end=1532
-  _globals['_CHECKSTEP']._serialized_start=1534
-  _globals['_CHECKSTEP']._serialized_end=1636
-  _globals['_PAUSEREQUEST']._serialized_start=1638
-  _globals['_PAUSEREQUEST']._serialized_end=1683
-  _globals['_PAUSERESPONSE']._serialized_start=1685
-  _globals['_PAUSERESPONSE']._serialized_end=1745
-  _globals['_RESUMEREQUEST']._serialized_start=1747
-  _globals['_RESUMEREQUEST']._serialized_end=1793
-  _globals['_RESUMERESPONSE']._serialized_start=1795
-  _globals['_RESUMERESPONSE']._serialized_end=1856
-  _globals['_SETLOGLEVELREQUEST']._serialized_start=1858
-  _globals['_SETLOGLEVELREQUEST']._serialized_end=1893
-  _globals['_SETLOGLEVELRESPONSE']._serialized_start=1895
-  _globals['_SETLOGLEVELRESPONSE']._serialized_end=1940
-  _globals['_ADMINSERVICE']._serialized_start=2069
-  _globals['_ADMINSERVICE']._serialized_end=2607
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1040
+  _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._serialized_start=993
+  _globals['_GETSERVERINFORESPONSE_COUNTERSENTRY']._serialized_end=1040
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1042
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1063
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1065
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1130
+  _globals['_SESSIONINFO']._serialized_start=1133
+  _globals['_SESSIONINFO']._serialized_end=1369
+  _globals['_LISTJOBSREQUEST']._serialized_start=1371
+  _globals['_LISTJOBSREQUEST']._serialized_end=1423
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1425
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1478
+  _globals['_JOBINFO']._serialized_start=1481
+  _globals['_JOBINFO']._serialized_end=1692
+  _globals['_CHECKSTOREREQUEST']._serialized_start=1694
+  _globals['_CHECKSTOREREQUEST']._serialized_end=1713
+  _globals['_CHECKSTORERESPONSE']._serialized_start=1715
+  _globals['_CHECKSTORERESPONSE']._serialized_end=1813
+  _globals['_CHECKSTEP']._serialized_start=1815
+  _globals['_CHECKSTEP']._serialized_end=1917
+  _globals['_PAUSEREQUEST']._serialized_start=1919
+  _globals['_PAUSEREQUEST']._serialized_end=1964
+  _globals['_PAUSERESPONSE']._serialized_start=1966
+  _globals['_PAUSERESPONSE']._serialized_end=2026
+  _globals['_RESUMEREQUEST']._serialized_start=2028
+  _globals['_RESUMEREQUEST']._serialized_end=2074
+  _globals['_RESUMERESPONSE']._serialized_start=2076
+  _globals['_RESUMERESPONSE']._serialized_end=2137
+  _globals['_SETLOGLEVELREQUEST']._serialized_start=2139
+  _globals['_SETLOGLEVELREQUEST']._serialized_end=2174
+  _globals['_SETLOGLEVELRESPONSE']._serialized_start=2176
+  _globals['_SETLOGLEVELRESPONSE']._serialized_end=2221
+  _globals['_ADMINSERVICE']._serialized_start=2350
+  _globals['_ADMINSERVICE']._serialized_end=2888
 # @@protoc_insertion_point(module_scope)

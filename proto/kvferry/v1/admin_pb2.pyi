@@ -43,7 +43,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "boot_id", "start_time", "store", "stores_paused", "loads_paused", "counters", "sessions", "queued_store_chunks", "queued_load_chunks", "active_chunks")
+    __slots__ = ("version", "boot_id", "start_time", "store", "stores_paused", "loads_paused", "counters", "sessions", "queued_store_chunks", "queued_load_chunks", "active_chunks", "active_store_chunks", "active_load_chunks", "queued_store_bytes", "oldest_active", "open_lookups", "index_entries", "region_bytes", "dead_engine_bytes", "dead_engine_age")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,15 @@ class GetServerInfoResponse(_message.Message):
     QUEUED_STORE_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_LOAD_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_STORE_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_LOAD_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_STORE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REGION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ENGINE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ENGINE_AGE_FIELD_NUMBER: _ClassVar[int]
     version: str
     boot_id: str
     start_time: _timestamp_pb2.Timestamp
@@ -73,7 +82,16 @@ class GetServerInfoResponse(_message.Message):
     queued_store_chunks: int
     queued_load_chunks: int
     active_chunks: int
-    def __init__(self, version: _Optional[str] = ..., boot_id: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., stores_paused: bool = ..., loads_paused: bool = ..., counters: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[int] = ..., queued_store_chunks: _Optional[int] = ..., queued_load_chunks: _Optional[int] = ..., active_chunks: _Optional[int] = ...) -> None: ...
+    active_store_chunks: int
+    active_load_chunks: int
+    queued_store_bytes: int
+    oldest_active: _duration_pb2.Duration
+    open_lookups: int
+    index_entries: int
+    region_bytes: int
+    dead_engine_bytes: int
+    dead_engine_age: _duration_pb2.Duration
+    def __init__(self, version: _Optional[str] = ..., boot_id: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., stores_paused: bool = ..., loads_paused: bool = ..., counters: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[int] = ..., queued_store_chunks: _Optional[int] = ..., queued_load_chunks: _Optional[int] = ..., active_chunks: _Optional[int] = ..., active_store_chunks: _Optional[int] = ..., active_load_chunks: _Optional[int] = ..., queued_store_bytes: _Optional[int] = ..., oldest_active: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open_lookups: _Optional[int] = ..., index_entries: _Optional[int] = ..., region_bytes: _Optional[int] = ..., dead_engine_bytes: _Optional[int] = ..., dead_engine_age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
     __slots__ = ()

@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from kvferry_server.core.telemetry import SILENCE, Answer, Checked, Telemetry, Verb
 from kvferry_server.core.types import TransferStatus
 
 from .nixl_steps import Procedure, Steps
@@ -41,6 +42,17 @@ _ENTRY_BYTES = 384
 _CONTENT_FAILURES = frozenset(
     {TransferStatus.MISSING, TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}
 )
+
+_CHECKS = {
+    TransferStatus.CORRUPT: Checked.CORRUPT,
+    TransferStatus.WRONG_SIZE: Checked.WRONG_SIZE,
+}
+_ANSWERS = {
+    TransferStatus.OK: Answer.OK,
+    TransferStatus.WRONG_SIZE: Answer.OK,
+    TransferStatus.MISSING: Answer.NOT_FOUND,
+    TransferStatus.DENIED: Answer.DENIED,
+}
 
 
 class Expectation(NamedTuple):
@@ -119,17 +131,25 @@ class Integrity:
             `when-known`: it is loaded, and its length checked. `off`: no checksum is taken or
             compared; lengths are still checked, since the rest of a short object's slot would
             be another chunk's bytes, and the catalog remembers lengths only.
+        telemetry: gets each request of a transfer and what each verification came to.
     """
 
-    def __init__(self, catalog: ChecksumCatalog, verify: Verify = "when-known") -> None:
+    def __init__(
+        self,
+        catalog: ChecksumCatalog,
+        verify: Verify = "when-known",
+        telemetry: Telemetry = SILENCE,
+    ) -> None:
         self._catalog = catalog
         self._verify = verify
+        self._telemetry = telemetry
 
     def store(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
         """Write a slot to an object and remember its checksum."""
         crc = None if self._verify == "off" else crc32c(buffer)
         self._catalog.drop(name)
         status = yield from mover.write(name, buffer)
+        self._telemetry.requests_ended(Verb.PUT, _answer(status))
         if status is TransferStatus.OK:
             self._catalog.put(name, Expectation(buffer.nbytes, crc))
         return status
@@ -137,12 +157,24 @@ class Integrity:
     def load(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
         """Fill a slot from an object and verify it."""
         expected = self._catalog.get(name)
-        status = yield from self._load(mover, name, buffer, expected)
+        status = yield from self._load(_Counted(mover, self._telemetry), name, buffer, expected)
+        self._note(status, expected)
         if status in _CONTENT_FAILURES:
             self._catalog.drop(name)
         elif status is TransferStatus.OK and expected is None:
             self._catalog.put(name, Expectation(buffer.nbytes, None))
         return status
+
+    def _note(self, status: TransferStatus, expected: Expectation | None) -> None:
+        """Tell what the verification of a load came to, if it came so far."""
+        known = self._verify != "off" and expected is not None and expected.crc is not None
+        result = Checked.VERIFIED if known else Checked.LENGTH_ONLY
+        if status is not TransferStatus.OK:
+            failed = _CHECKS.get(status)
+            if failed is None:
+                return
+            result = failed
+        self._telemetry.load_checked(result)
 
     def _load(
         self, mover: ChunkMover, name: str, buffer: memoryview, expected: Expectation | None
@@ -161,6 +193,30 @@ class Integrity:
         if status is TransferStatus.OK and expected is None:
             status = yield from _check_size(mover, name, buffer)
         return status
+
+
+class _Counted:
+    """A mover whose reading requests are counted."""
+
+    def __init__(self, mover: ChunkMover, telemetry: Telemetry) -> None:
+        self._mover = mover
+        self._telemetry = telemetry
+        self.exact_size = mover.exact_size
+        self.write = mover.write
+
+    def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
+        status = yield from self._mover.read(name, buffer)
+        self._telemetry.requests_ended(Verb.GET, _answer(status))
+        return status
+
+    def size(self, name: str) -> Steps[int | None]:
+        size = yield from self._mover.size(name)
+        self._telemetry.requests_ended(Verb.HEAD, Answer.FAILED if size is None else Answer.OK)
+        return size
+
+
+def _answer(status: TransferStatus) -> Answer:
+    return _ANSWERS.get(status, Answer.FAILED)
 
 
 def _attempt(

@@ -1,49 +1,31 @@
 """The daemon's state as Prometheus text. The sole importer of prometheus_client.
 
-Owns a registry of its own with one collector that reads a snapshot when scraped. Nothing is
-counted here, so an inherited PROMETHEUS_MULTIPROC_DIR has no effect, and the set of series is that
-of the snapshot: it does not grow.
+Owns a registry of its own with one collector that takes a reading when scraped. Every series of
+`metric_families` is always there, and no other is, but for those of prometheus_client's process
+collector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from .metric_families import FAMILIES, PREFIX, SECONDS_BUCKETS, Family, Labels
+from .telemetry import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-
-_GAUGES = {
-    "sessions": "Attached regions.",
-    "queued_store_chunks": "Chunks queued to be stored.",
-    "queued_load_chunks": "Chunks queued to be loaded.",
-    "active_chunks": "Chunks in transfer.",
-    "max_active_chunks": "Chunks that the object store can run at once.",
-    "store_ready": "1 if a preflight of the object store has passed.",
-    "read_breaker": "Breaker of loads and lookups: 1 closed, 2 open, 3 half-open.",
-    "write_breaker": "Breaker of stores: 1 closed, 2 open, 3 half-open.",
-    "stores_paused": "1 if an operator has paused stores.",
-    "loads_paused": "1 if an operator has paused loads.",
-    "start_time_seconds": "Unix time of the daemon's start.",
-}
-"""Every gauge by name, without the prefix."""
-
-_COUNTERS = (
-    ("chunks_", "Chunks that ended this way."),
-    ("jobs_", "Jobs that ended."),
-    ("bytes_", "Payload bytes moved by successful chunks."),
-    ("retries_", "Further attempts to move a chunk."),
-    ("verdicts_", "Keys that lookups answered this way."),
-    ("lookups_expired", "Lookups that were answered at their deadline."),
-    ("probed_keys", "Keys that the object store was asked about."),
-    ("probe_errors", "Questions to the object store that failed."),
-    ("sessions_", "Regions attached or detached."),
-)
-"""What counters count, by the start of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +34,13 @@ class Snapshot:
 
     Args:
         version: of the daemon.
-        counters: totals since the start, by name without prefix.
-        gauges: values now, by the names above.
+        values: of counters and gauges, by family and labels.
+        histograms: by family and labels.
     """
 
     version: str
-    counters: Mapping[str, int]
-    gauges: Mapping[str, float]
+    values: Mapping[tuple[str, Labels], float]
+    histograms: Mapping[tuple[str, Labels], Histogram]
 
 
 class Metrics:
@@ -84,18 +66,31 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._read()
-        for name, value in sorted(snapshot.counters.items()):
-            yield CounterMetricFamily(f"kvferry_{name}", _help(name), value=value)
-        for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"kvferry_{name}", text, value=snapshot.gauges[name])
-        build = GaugeMetricFamily("kvferry_build_info", "Always 1.", labels=["version"])
-        build.add_metric([snapshot.version], 1)
-        yield build
+        for family in FAMILIES:
+            yield _metric(family, snapshot)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: the names are known when a snapshot is."""
+        """Nothing: the registry need not ask."""
         return iter(())
 
 
-def _help(name: str) -> str:
-    return next((text for start, text in _COUNTERS if name.startswith(start)), "Events.")
+def _metric(family: Family, snapshot: Snapshot) -> Metric:
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(PREFIX + family.name, family.help, labels=family.labels)
+        for labels in family.series:
+            numbers = snapshot.histograms[family.name, labels]
+            histogram.add_metric(labels, _buckets(numbers), numbers.total)
+        return histogram
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(PREFIX + family.name, family.help, labels=family.labels)
+    if family.name == "build_info":
+        metric.add_metric([snapshot.version], 1)
+    else:
+        for labels in family.series:
+            metric.add_metric(labels, snapshot.values[family.name, labels])
+    return metric
+
+
+def _buckets(numbers: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(floatToGoString, SECONDS_BUCKETS), "+Inf"]
+    return list(zip(bounds, accumulate(numbers.counts), strict=True))

@@ -10,11 +10,13 @@ from http import HTTPStatus
 from pathlib import Path
 
 from kvferry.v1 import admin_pb2
-from kvferry_server.adapters.metrics import CONTENT_TYPE, Metrics, Snapshot
+from kvferry_server.adapters.metrics import CONTENT_TYPE, Metrics
+from kvferry_server.adapters.telemetry import Reading
 from kvferry_server.core.errors import Unavailable
 
 from .health import require_serving
 from .http_listener import Page, Pages
+from .snapshot import take_snapshot
 
 LOOP_SECONDS = 2.0
 """Longest wait for the daemon's event loop."""
@@ -22,14 +24,17 @@ LOOP_SECONDS = 2.0
 ServerInfo = Callable[[float], admin_pb2.GetServerInfoResponse]
 
 
-def daemon_pages(server_info: ServerInfo, socket: Path) -> Pages:
+def daemon_pages(
+    server_info: ServerInfo, measurements: Callable[[], Reading], socket: Path
+) -> Pages:
     """The pages of one daemon.
 
     Args:
         server_info: takes a snapshot within so many seconds, or raises TimeoutError.
+        measurements: what was measured since the start.
         socket: the socket that must serve for the daemon to be ready.
     """
-    metrics = Metrics(lambda: _snapshot(server_info(LOOP_SECONDS)))
+    metrics = Metrics(lambda: take_snapshot(server_info(LOOP_SECONDS), measurements()))
 
     def show_metrics() -> Page:
         try:
@@ -55,26 +60,6 @@ def daemon_pages(server_info: ServerInfo, socket: Path) -> Pages:
         return Page("".join(f"{line}\n" for line in ["ready", *degraded]).encode())
 
     return {"/metrics": show_metrics, "/healthz": show_health, "/readyz": show_readiness}
-
-
-def _snapshot(info: admin_pb2.GetServerInfoResponse) -> Snapshot:
-    return Snapshot(
-        version=info.version,
-        counters=info.counters,
-        gauges={
-            "sessions": info.sessions,
-            "queued_store_chunks": info.queued_store_chunks,
-            "queued_load_chunks": info.queued_load_chunks,
-            "active_chunks": info.active_chunks,
-            "max_active_chunks": info.store.max_active_chunks,
-            "store_ready": info.store.ready,
-            "read_breaker": info.store.read_breaker,
-            "write_breaker": info.store.write_breaker,
-            "stores_paused": info.stores_paused,
-            "loads_paused": info.loads_paused,
-            "start_time_seconds": info.start_time.ToNanoseconds() / 1e9,
-        },
-    )
 
 
 def _degraded(info: admin_pb2.GetServerInfoResponse) -> list[str]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from kvferry_server.adapters.clock import MonotonicClock
 from kvferry_server.adapters.hardening import LoopWatchdog, abort, forbid_dumps
 from kvferry_server.adapters.shm import SharedMemoryMapper
+from kvferry_server.adapters.telemetry import Recorder
 from kvferry_server.core.ports import ObjectStore
+from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.service import server
 from kvferry_server.service.settings import OFFLOAD_SOCKET
 
@@ -42,6 +44,7 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
     settings = config.server_settings(debug_attach_by_name=debug_attach_by_name)
     clock = MonotonicClock()
     observer = Observer(clock)
+    recorder = Recorder()
     watchdog = LoopWatchdog(config.timeouts.hard_deadline_seconds)
     address = parse_listen(config.http.listen)
     listener = None
@@ -54,25 +57,27 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
         nonlocal listener
         listener = bind(*address) if address else None
         return server.Ports(
-            store=build_store(config),
+            store=build_store(config, recorder),
             regions=SharedMemoryMapper(),
             clock=clock,
             abort=abort,
             heartbeat=beat,
             observe=observer.observe,
+            telemetry=recorder,
         )
 
     def on_started(daemon: server.Daemon) -> None:
         watchdog.start()
         if listener is not None:
-            pages = daemon_pages(daemon.server_info, settings.socket_dir / OFFLOAD_SOCKET)
+            socket = settings.socket_dir / OFFLOAD_SOCKET
+            pages = daemon_pages(daemon.server_info, recorder.read, socket)
             HttpListener(listener, pages).start()
 
     forbid_dumps()
     server.run(make_ports, config.engine_settings(), settings, on_started)
 
 
-def build_store(config: Config) -> ObjectStore:
+def build_store(config: Config, telemetry: Telemetry = SILENCE) -> ObjectStore:
     """The configured object store; it is not asked anything yet.
 
     Raises:
@@ -80,7 +85,7 @@ def build_store(config: Config) -> ObjectStore:
     """
     from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity  # noqa: PLC0415
 
-    integrity = Integrity(ChecksumCatalog(), cast("Verify", config.integrity.verify))
+    integrity = Integrity(ChecksumCatalog(), cast("Verify", config.integrity.verify), telemetry)
     match parse_store_url(config.store.url):
         case FileUrl(directory):
             return _file_store(Path(directory), integrity, config)

@@ -49,6 +49,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def server_info(self) -> admin_pb2.GetServerInfoResponse:
         """A snapshot of the daemon. Event loop's thread only."""
         engine = self._runner.engine
+        now = self._runner.now()
+        dead = [
+            (session.region.mapped_bytes, now - session.ended_at)
+            for session in self._sessions
+            if session.ended_at is not None
+        ]
         return admin_pb2.GetServerInfoResponse(
             version=__version__,
             boot_id=self._sessions.boot_id,
@@ -61,6 +67,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             queued_store_chunks=engine.queued[JobKind.STORE],
             queued_load_chunks=engine.queued[JobKind.LOAD],
             active_chunks=sum(engine.active.values()),
+            active_store_chunks=engine.active[JobKind.STORE],
+            active_load_chunks=engine.active[JobKind.LOAD],
+            queued_store_bytes=engine.queued_store_bytes,
+            oldest_active=codec.duration(engine.oldest_active_seconds),
+            open_lookups=engine.open_lookups,
+            index_entries=engine.presence_entries,
+            region_bytes=sum(session.region.mapped_bytes for session in self._sessions),
+            dead_engine_bytes=sum(size for size, _age in dead),
+            dead_engine_age=codec.duration(max((age for _size, age in dead), default=0.0)),
         )
 
     async def GetServerInfo(

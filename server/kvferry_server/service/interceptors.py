@@ -20,6 +20,7 @@ from kvferry_server.core.errors import (
     KvferryError,
     ResourceExhausted,
 )
+from kvferry_server.core.telemetry import Telemetry
 
 from .status import STATUS_KEY, code_of, cut, status_of
 
@@ -60,7 +61,8 @@ class _Bound:
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wraps unary handlers. Waiting calls, lookups and the rest have a bound each."""
 
-    def __init__(self, max_concurrent_rpcs: int) -> None:
+    def __init__(self, max_concurrent_rpcs: int, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._waiting = _Bound("waiting", max_concurrent_rpcs)
         self._lookups = _Bound("lookup", max_concurrent_rpcs)
         self._others = _Bound("other", max_concurrent_rpcs)
@@ -89,24 +91,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def call(request: Message, context: _Context) -> Message:
             begin = time.monotonic()
+            code = grpc.StatusCode.OK
             try:
                 with bound:
                     async with asyncio.timeout(MAX_CALL_SECONDS):
                         return await behavior(request, context)
             except KvferryError as error:
+                code = code_of(error)
                 await _refuse(context, name, error)
             except TimeoutError:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
                 text = f"{name} took longer than {MAX_CALL_SECONDS:g} s"
                 await _refuse(context, name, DeadlineExceeded(text, reason="CALL_TOO_LONG"))
             except (asyncio.CancelledError, grpc.aio.AbortError):
+                code = grpc.StatusCode.CANCELLED
                 raise
             except Exception:  # noqa: BLE001 -- gRPC would send the exception's text
+                code = grpc.StatusCode.INTERNAL
                 _log.exception("%s failed", name)
                 await context.abort(
                     grpc.StatusCode.INTERNAL, "a fault in the daemon; its log has the details"
                 )
             finally:
-                _log.debug("%s: %.1f ms", name, (time.monotonic() - begin) * 1e3)
+                seconds = time.monotonic() - begin
+                self._telemetry.call_ended(name, code.name, seconds)
+                _log.debug("%s: %s after %.1f ms", name, code.name, seconds * 1e3)
 
         return call
 

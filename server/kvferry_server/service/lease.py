@@ -160,14 +160,14 @@ class LeaseServer:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        end = self._sessions.end
+        lost = self._sessions.lease_lost
         try:
             _send(connection, lease_pb2.LeaseReply(attached=response))
         except OSError as error:
             _log.info("lease: the client left during its attach: %s", error)
-            end(session)
+            lost(session)
         else:
-            lease.watch(lambda: end(session))
+            lease.watch(lambda: lost(session))
         return True
 
     async def _read_frame(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -23,6 +23,7 @@ from kvferry_server.core.errors import FailedPrecondition
 from kvferry_server.core.events import Event, ProbeFinished, TransferFinished
 from kvferry_server.core.naming import object_name
 from kvferry_server.core.ports import Clock, ObjectStore, Region
+from kvferry_server.core.telemetry import SILENCE, Answer, Telemetry, Verb
 from kvferry_server.core.types import (
     Admission,
     JobKind,
@@ -37,6 +38,11 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply")
+_PROBE_ANSWERS = {
+    Presence.PRESENT: Answer.OK,
+    Presence.ABSENT: Answer.NOT_FOUND,
+    Presence.UNKNOWN: Answer.FAILED,
+}
 
 
 class Runner:
@@ -44,7 +50,8 @@ class Runner:
 
     Args:
         abort: ends the process at once; returns only in tests.
-        observe: gets what is meant for logs and metrics.
+        observe: gets what is meant for logs.
+        telemetry: gets durations and the requests of probes.
     """
 
     def __init__(
@@ -54,12 +61,14 @@ class Runner:
         clock: Clock,
         abort: Callable[[str], object],
         observe: Callable[[JobFinished | BreakerChanged], None],
+        telemetry: Telemetry = SILENCE,
     ) -> None:
         self.engine = engine
         self._store = store
         self._clock = clock
         self._abort = abort
         self._observe = observe
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._questions: dict[int, asyncio.Future[object]] = {}
@@ -223,21 +232,29 @@ class Runner:
             self._post(TransferFinished(number, TransferStatus.INTERNAL))
             return
         self._running[number] = view
-        self._store.transfer(
-            effect.kind,
-            object_name(effect.ref),
-            view,
-            lambda status: self._post(TransferFinished(number, status)),
-        )
+        began = self.now()
+        if effect.attempt == 1:
+            self._telemetry.queue_waited(effect.kind, began - effect.accepted_at)
+
+        def done(status: TransferStatus) -> None:
+            self._telemetry.transfer_ended(effect.kind, self.now() - began)
+            self._post(TransferFinished(number, status))
+
+        self._store.transfer(effect.kind, object_name(effect.ref), view, done)
 
     def _start_probe(self, effect: effects.StartProbe) -> None:
         number, count = effect.probe_id, len(effect.refs)
+        began = self.now()
 
         def done(verdicts: Sequence[Presence] | None) -> None:
+            self._telemetry.probe_ended(self.now() - began)
             if verdicts is None:
+                self._telemetry.requests_ended(Verb.HEAD, Answer.FAILED, count)
                 self._post(ProbeFinished(number, (Presence.UNKNOWN,) * count, failed=True))
-            else:
-                self._post(ProbeFinished(number, tuple(verdicts)))
+                return
+            for verdict, each in Counter(verdicts).items():
+                self._telemetry.requests_ended(Verb.HEAD, _PROBE_ANSWERS[verdict], each)
+            self._post(ProbeFinished(number, tuple(verdicts)))
 
         self._store.probe([object_name(ref) for ref in effect.refs], done)
 

@@ -30,6 +30,7 @@ from kvferry_server.core.engine import Engine
 from kvferry_server.core.errors import DeadlineExceeded
 from kvferry_server.core.events import Stop
 from kvferry_server.core.ports import Clock, ObjectStore, RegionMapper
+from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.core.types import EngineSettings
 
 from .admin_servicer import AdminServicer
@@ -67,7 +68,8 @@ class Ports:
         clock: monotonic time.
         abort: ends the process at once, without clean-up; gets the reason.
         heartbeat: called on the event loop's thread every `loop_beat_seconds`.
-        observe: called on the event loop's thread for logs and metrics.
+        observe: called on the event loop's thread for logs.
+        telemetry: takes measurements.
     """
 
     store: ObjectStore
@@ -76,6 +78,7 @@ class Ports:
     abort: Callable[[str], object]
     heartbeat: Callable[[], None] = lambda: None
     observe: Callable[[JobFinished | BreakerChanged], None] = lambda _effect: None
+    telemetry: Telemetry = SILENCE
 
 
 class Daemon:
@@ -99,8 +102,12 @@ class Daemon:
         self._stop = asyncio.Event()
         self._directory = SocketDirectory(settings)
         self._ports = ports = make_ports()
-        self._runner = Runner(Engine(engine), ports.store, ports.clock, ports.abort, ports.observe)
-        self._sessions = SessionTable(self._runner, ports.regions, settings, self.boot_id)
+        self._runner = Runner(
+            Engine(engine), ports.store, ports.clock, ports.abort, ports.observe, ports.telemetry
+        )
+        self._sessions = SessionTable(
+            self._runner, ports.regions, settings, self.boot_id, ports.telemetry
+        )
         self._check = StoreCheck(ports.store, self._runner)
         self._admin = AdminServicer(self._runner, self._sessions, ports.store, self._check)
 
@@ -214,7 +221,7 @@ class Daemon:
     def _grpc_server(self) -> grpc.aio.Server:
         settings = self._settings
         return grpc.aio.server(
-            interceptors=[CallInterceptor(settings.max_concurrent_rpcs)],
+            interceptors=[CallInterceptor(settings.max_concurrent_rpcs, self._ports.telemetry)],
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),

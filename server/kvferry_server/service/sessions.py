@@ -28,6 +28,7 @@ from kvferry_server.core.errors import (
     Unauthenticated,
 )
 from kvferry_server.core.ports import FileRange, Region, RegionMapper
+from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.core.types import SessionSpec
 
 from . import codec
@@ -64,6 +65,8 @@ class Session:
     """Unix time."""
     last_call: float
     """Monotonic seconds."""
+    ended_at: float | None = None
+    """Monotonic seconds; None while the engine uses it."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the region is unmapped and the lease closed."""
 
@@ -77,10 +80,16 @@ class SessionTable:
     """All sessions. Used on the event loop's thread."""
 
     def __init__(
-        self, runner: Runner, mapper: RegionMapper, settings: ServerSettings, boot_id: str
+        self,
+        runner: Runner,
+        mapper: RegionMapper,
+        settings: ServerSettings,
+        boot_id: str,
+        telemetry: Telemetry = SILENCE,
     ) -> None:
         self.boot_id = boot_id
         self._runner = runner
+        self._telemetry = telemetry
         self._mapper = mapper
         self._settings = settings
         self._sessions: dict[str, Session] = {}
@@ -184,7 +193,15 @@ class SessionTable:
 
     def end(self, session: Session) -> None:
         """The engine is done: end the session as soon as nothing runs. May be repeated."""
+        if session.ended_at is None:
+            session.ended_at = self._runner.now()
         self._runner.end_session(session.session_id)
+
+    def lease_lost(self, session: Session) -> None:
+        """The engine's end of the lease is closed: end the session."""
+        if session.ended_at is None:
+            self._telemetry.lease_lost()
+        self.end(session)
 
     async def detach(self, session: Session, wait_seconds: float) -> None:
         """End a session and wait until its region is unmapped.
