@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from pathlib import Path
@@ -158,6 +160,27 @@ def test_attach_by_name_is_off_by_default(world: World):
         client.stub.AttachRegion(offload_pb2.AttachRegionRequest(), timeout=GUARD_SECONDS)
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "--debug-attach-by-name" in caught.value.details()
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 40, b"\x0a\x05ab", b"\x0a\x04\x0a\x02\xff\xff"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_does_not_parse_is_invalid(world: World, method: str, data: bytes):
+    raw = world.channel().unary_unary(f"/kvferry.v1.OffloadService/{method}")
+    with pytest.raises(grpc.RpcError) as caught:
+        raw(data, timeout=GUARD_SECONDS)
+    assert caught.value.code() is INVALID
+
+
+def test_bytes_that_are_no_http2_disturb_nobody(world: World):
+    client = world.attach()
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(100_000), preface + b"\xff" * 100):
+        for name in ("kvferry.sock", "admin.sock"):
+            with world.connect(name) as connection, contextlib.suppress(OSError):
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+    client.store(1, [KEY], [0])
+    assert client.outcomes(1) == [types_pb2.CHUNK_OUTCOME_STORED]
 
 
 def test_an_unknown_method_is_unimplemented(world: World):

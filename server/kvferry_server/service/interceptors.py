@@ -13,10 +13,11 @@ from typing import NoReturn, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from kvferry_server.core.errors import (
     DeadlineExceeded,
+    InvalidArgument,
     KvferryError,
     ResourceExhausted,
 )
@@ -35,6 +36,7 @@ _WAITING = frozenset({"Poll", "Drain", "DetachRegion"})
 _LOOKUPS = frozenset({"Lookup"})
 
 _Context = grpc.aio.ServicerContext[Message, Message]
+_Parse = Callable[[bytes], Message]
 _Behavior = Callable[[Message, _Context], Awaitable[Message]]
 
 
@@ -80,22 +82,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         unary = cast("_Behavior | None", getattr(handler, "unary_unary", None))
         if unary is None or not method.startswith(_PREFIX):
             return handler
+        parse = cast("_Parse", handler.request_deserializer)
         return grpc.unary_unary_rpc_method_handler(
-            self._wrap(method.rpartition("/")[2], unary),
-            request_deserializer=handler.request_deserializer,
+            self._wrap(method.rpartition("/")[2], unary, parse),
             response_serializer=handler.response_serializer,
         )
 
-    def _wrap(self, name: str, behavior: _Behavior) -> _Behavior:
+    def _wrap(
+        self, name: str, behavior: _Behavior, parse: _Parse
+    ) -> Callable[[bytes, _Context], Awaitable[Message]]:
         bound = self._bound(name)
 
-        async def call(request: Message, context: _Context) -> Message:
+        async def call(data: bytes, context: _Context) -> Message:
             begin = time.monotonic()
             code = grpc.StatusCode.OK
             try:
                 with bound:
                     async with asyncio.timeout(MAX_CALL_SECONDS):
-                        return await behavior(request, context)
+                        return await behavior(_parsed(data, parse), context)
             except KvferryError as error:
                 code = code_of(error)
                 await _refuse(context, name, error)
@@ -123,6 +127,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if name in _WAITING:
             return self._waiting
         return self._lookups if name in _LOOKUPS else self._others
+
+
+def _parsed(data: bytes, parse: _Parse) -> Message:
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise InvalidArgument(
+            "the message does not parse as this method's request", reason="BAD_MESSAGE"
+        ) from error
 
 
 async def _refuse(context: _Context, name: str, error: KvferryError) -> NoReturn:

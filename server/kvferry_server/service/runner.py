@@ -237,8 +237,8 @@ class Runner:
             self._telemetry.queue_waited(effect.kind, began - effect.accepted_at)
 
         def done(status: TransferStatus) -> None:
-            self._telemetry.transfer_ended(effect.kind, self.now() - began)
             self._post(TransferFinished(number, status))
+            self._telemetry.transfer_ended(effect.kind, self.now() - began)
 
         self._store.transfer(effect.kind, object_name(effect.ref), view, done)
 
@@ -247,14 +247,11 @@ class Runner:
         began = self.now()
 
         def done(verdicts: Sequence[Presence] | None) -> None:
+            known = (Presence.UNKNOWN,) * count if verdicts is None else tuple(verdicts)
+            self._post(ProbeFinished(number, known, failed=verdicts is None))
             self._telemetry.probe_ended(self.now() - began)
-            if verdicts is None:
-                self._telemetry.requests_ended(Verb.HEAD, Answer.FAILED, count)
-                self._post(ProbeFinished(number, (Presence.UNKNOWN,) * count, failed=True))
-                return
-            for verdict, each in Counter(verdicts).items():
+            for verdict, each in Counter(known).items():
                 self._telemetry.requests_ended(Verb.HEAD, _PROBE_ANSWERS[verdict], each)
-            self._post(ProbeFinished(number, tuple(verdicts)))
 
         self._store.probe([object_name(ref) for ref in effect.refs], done)
 
