@@ -1,12 +1,13 @@
 """What the engine promises, as a small model that follows its events and effects.
 
 `Reference.take` gets each event with its effects and asserts every promise that can be seen
-from outside. It never looks into the engine.
+from outside; only to whom a transfer belongs it has to be told.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvferry_server.core import effects, events
@@ -93,6 +94,8 @@ class ModelDrain:
 @dataclass
 class Reference:
     settings: EngineSettings
+    owner_of: Callable[[int], int]
+    """Id of the job whose chunk a transfer moves: jobs may agree in key and slot."""
     capacity: int = 0
     ready: bool = False
     stopping: bool = False
@@ -280,15 +283,14 @@ class Reference:
 
     def _check_start(self, start: effects.StartTransfer, now: float) -> None:
         session = self.sessions[start.session_id]
-        job, chunk = next(
-            (job, chunk)
-            for job in session.jobs.values()
-            if job.kind is start.kind and job.may_start and not job.reported
-            for chunk in job.chunks
-            if chunk.ref == start.ref and chunk.slot == start.slot and not chunk.running
-            if chunk.attempts == start.attempt - 1
-            if start.attempt == 1 or chunk.status is TransferStatus.UNAVAILABLE
-        )
+        job = session.jobs[self.owner_of(start.transfer_id)]
+        (chunk,) = [c for c in job.chunks if (c.ref, c.slot) == (start.ref, start.slot)]
+        assert job.kind is start.kind
+        assert job.may_start, "a start after a drain, the session's end or a stop"
+        assert not job.reported
+        assert not chunk.running
+        assert chunk.attempts == start.attempt - 1
+        assert start.attempt == 1 or chunk.status is TransferStatus.UNAVAILABLE
         assert not session.closing
         assert not self.stopping
         assert self.ready

@@ -85,13 +85,14 @@ operator_events = st.sampled_from(
 )
 
 
-class EngineMachine(RuleBasedStateMachine):
-    """Drives the engine; `Reference` and the invariants below judge."""
+class Driver(RuleBasedStateMachine):
+    """Sends events; `Reference` and the checks below judge."""
 
     def __init__(self):
         super().__init__()
         self.engine = Engine(SETTINGS)
-        self.model = Reference(SETTINGS)
+        active = self.engine._transfers._active
+        self.model = Reference(SETTINGS, lambda number: active[number].chunk.job.spec.job_id)
         self.now = 100.0
         self.ids = 0
         self.send(events.StoreReadiness(ready=True))
@@ -188,19 +189,14 @@ class EngineMachine(RuleBasedStateMachine):
 
     # -- sessions and requests
 
-    @rule(name=sessions)
-    def open_session(self, name):
+    def ensure(self, name):
+        """Open the session if it isn't there."""
         if name not in self.model.sessions:
             self.send(events.OpenSession(self.spec(name)))
-
-    @precondition(lambda self: self.model.sessions)
-    @rule(number=numbers)
-    def close_session(self, number):
-        self.send(events.CloseSession(self.pick(self.model.sessions, number)))
+        return name in self.model.sessions
 
     def submit(self, name, kind, jobs):
-        self.open_session(name)
-        if name not in self.model.sessions:
+        if not self.ensure(name):
             return
         next_id = max(self.model.sessions[name].seen, default=0) + 1
         specs = []
@@ -210,108 +206,11 @@ class EngineMachine(RuleBasedStateMachine):
             next_id += 1
         self.send(events.SubmitJobs(name, kind, tuple(specs)))
 
-    @rule(name=sessions, jobs=submissions)
-    def store(self, name, jobs):
-        self.submit(name, STORE, jobs)
-
-    @rule(name=sessions, jobs=submissions)
-    def load(self, name, jobs):
-        self.submit(name, LOAD, jobs)
-
-    @precondition(lambda self: self.model.sessions)
-    @rule(number=numbers, spec=st.lists(groups, min_size=1, max_size=3), seconds=waits)
-    def lookup(self, number, spec, seconds):
-        self.ids += 1
-        name = self.pick(self.model.sessions, number)
-        self.send(events.StartLookup(self.ids, name, tuple(spec), self.now + seconds))
-
-    @precondition(lambda self: self.model.sessions)
-    @rule(number=numbers, back=st.sampled_from([0, 0, 1, 2, -1]), seconds=waits)
-    def poll(self, number, back, seconds):
-        self.ids += 1
-        name = self.pick(self.model.sessions, number)
-        ack = max(0, self.model.sessions[name].last_seq - back)
-        self.send(events.StartPoll(self.ids, name, ack, self.now + seconds))
-
-    @precondition(lambda self: self.model.running and self.model.sessions)
-    @rule(number=numbers, seconds=waits)
-    def drain(self, number, seconds):
-        self.ids += 1
-        name = self.pick(self.model.sessions, number)
-        self.send(events.StartDrain(self.ids, name, self.now + seconds))
-
-    @precondition(lambda self: self.model.lookups or self.model.polls or self.model.drains)
-    @rule(number=numbers)
-    def cancel(self, number):
-        choices = [events.CancelLookup(each) for each in self.model.lookups]
-        choices += [events.CancelPoll(poll_id) for poll_id, _ in self.model.polls.values()]
-        choices += [events.CancelDrain(each) for each in self.model.drains]
-        self.send(choices[number % len(choices)])
-
-    @precondition(lambda self: self.model.running)
-    @rule(number=numbers, status=statuses)
-    def finish_transfer(self, number, status):
-        transfer_id = self.pick(self.model.running, number)
-        kind = self.model.running[transfer_id][0].kind
-        event = events.TransferFinished(transfer_id, status)
-        if kind is STORE and status in {TransferStatus.MISSING, *CONTENT_FAULTS}:
-            self.illegal(event)
-        else:
-            self.send(event)
-
-    @precondition(lambda self: self.model.running)
-    @rule(status=st.sampled_from([OK, UNAVAILABLE]))
-    def finish_running_transfers(self, status):
-        for transfer_id in list(self.model.running):
-            self.send(events.TransferFinished(transfer_id, status))
-
-    @precondition(lambda self: self.model.probing)
-    @rule(
-        number=numbers,
-        verdicts=st.lists(st.sampled_from(Presence), min_size=2, max_size=2),
-        failed=st.sampled_from([False, False, True]),
-    )
-    def finish_probe(self, number, verdicts, failed):
-        probe_id = self.pick(self.model.probing, number)
-        count = len(self.model.probing[probe_id])
-        answer = (UNKNOWN,) * count if failed else tuple(verdicts[:count])
-        self.send(events.ProbeFinished(probe_id, answer, failed))
-
-    @rule(number=numbers)
-    def answer_what_was_never_asked(self, number):
-        if number not in self.model.running:
-            self.illegal(events.TransferFinished(number, OK))
-        if number not in self.model.probing:
-            self.illegal(events.ProbeFinished(number, (PRESENT,)))
-
     def illegal(self, event):
         before = snapshot(self.engine)
         with pytest.raises(IllegalTransition):
             self.engine.step(event, self.now)
         assert snapshot(self.engine) == before
-
-    @rule(seconds=waits, seen=st.booleans())
-    def time_passes(self, seconds, seen):
-        self.now += seconds
-        if seen:
-            self.send(events.Tick())
-
-    @rule(steps=st.integers(1, 30))
-    def live(self, steps):
-        for _ in range(steps):
-            self.now += 0.9
-            self.send(events.Tick())
-
-    @rule(event=operator_events, back=st.booleans())
-    def operator(self, event, back):
-        """Most troubles end soon, so that other rules find a working engine."""
-        if isinstance(event, events.Stop) and self.ids < 6:
-            return
-        self.send(event)
-        if back:
-            self.send(events.SetPaused(stores=False, loads=False))
-            self.send(events.StoreReadiness(ready=True))
-            self.send(events.Capacity(4))
 
     def teardown(self):
         """End everything: nothing may be left in any table."""
@@ -336,14 +235,150 @@ class EngineMachine(RuleBasedStateMachine):
         assert not transfers._by_deadline
         assert [len(queue) for queue in transfers._queue.kinds.values()] == [0, 0]
         assert transfers._unfinished_jobs == 0
-        assert not (lookups._open)
-        assert not (lookups._sent)
-        assert not (lookups._unsent)
-        assert not (lookups._probes)
-        assert not (others._polls)
-        assert not (others._drains)
+        assert not lookups._open
+        assert not lookups._sent
+        assert not lookups._unsent
+        assert not lookups._probes
+        assert not others._polls
+        assert not others._drains
         assert engine.next_wakeup(self.now) is None
         assert all(value >= 0 for value in engine.counters.values())
 
 
+class Transferring(Driver):
+    """Stores and loads, and how their transfers end."""
+
+    @rule(name=sessions, jobs=submissions)
+    def store(self, name, jobs):
+        self.submit(name, STORE, jobs)
+
+    @rule(name=sessions, jobs=submissions)
+    def load(self, name, jobs):
+        self.submit(name, LOAD, jobs)
+
+    @precondition(lambda self: self.model.running)
+    @rule(number=numbers, status=statuses)
+    def finish_transfer(self, number, status):
+        transfer_id = self.pick(self.model.running, number)
+        kind = self.model.running[transfer_id][0].kind
+        event = events.TransferFinished(transfer_id, status)
+        if kind is STORE and status in {TransferStatus.MISSING, *CONTENT_FAULTS}:
+            self.illegal(event)
+        else:
+            self.send(event)
+
+    @precondition(lambda self: self.model.running)
+    @rule(status=st.sampled_from([OK, UNAVAILABLE]))
+    def finish_running_transfers(self, status):
+        for transfer_id in list(self.model.running):
+            self.send(events.TransferFinished(transfer_id, status))
+
+
+class Asking(Driver):
+    """Lookups, and how their probes end."""
+
+    @rule(name=sessions, spec=st.lists(groups, min_size=1, max_size=3), seconds=waits)
+    def lookup(self, name, spec, seconds):
+        self.ids += 1
+        if not self.ensure(name):
+            return
+        self.send(events.StartLookup(self.ids, name, tuple(spec), self.now + seconds))
+
+    @precondition(lambda self: self.model.probing)
+    @rule(
+        number=numbers,
+        verdicts=st.lists(st.sampled_from(Presence), min_size=2, max_size=2),
+        failed=st.sampled_from([False, False, True]),
+    )
+    def finish_probe(self, number, verdicts, failed):
+        probe_id = self.pick(self.model.probing, number)
+        count = len(self.model.probing[probe_id])
+        answer = (UNKNOWN,) * count if failed else tuple(verdicts[:count])
+        self.send(events.ProbeFinished(probe_id, answer, failed))
+
+
+class Waiting(Driver):
+    """Polls, drains and callers that go away."""
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(number=numbers, back=st.sampled_from([0, 0, 1, 2, -1]), seconds=waits)
+    def poll(self, number, back, seconds):
+        self.ids += 1
+        name = self.pick(self.model.sessions, number)
+        ack = max(0, self.model.sessions[name].last_seq - back)
+        self.send(events.StartPoll(self.ids, name, ack, self.now + seconds))
+
+    @precondition(lambda self: self.model.running and self.model.sessions)
+    @rule(number=numbers, seconds=waits)
+    def drain(self, number, seconds):
+        self.ids += 1
+        name = self.pick(self.model.sessions, number)
+        self.send(events.StartDrain(self.ids, name, self.now + seconds))
+
+    @precondition(lambda self: self.model.lookups or self.model.polls or self.model.drains)
+    @rule(number=numbers)
+    def cancel(self, number):
+        choices = [events.CancelLookup(each) for each in self.model.lookups]
+        choices += [events.CancelPoll(poll_id) for poll_id, _ in self.model.polls.values()]
+        choices += [events.CancelDrain(each) for each in self.model.drains]
+        self.send(choices[number % len(choices)])
+
+
+class Passing(Driver):
+    """Time."""
+
+    @rule(seconds=waits, seen=st.booleans())
+    def time_passes(self, seconds, seen):
+        self.now += seconds
+        if seen:
+            self.send(events.Tick())
+
+    @rule(steps=st.integers(1, 30))
+    def live(self, steps):
+        for _ in range(steps):
+            self.now += 0.9
+            self.send(events.Tick())
+
+
+class Meddling(Driver):
+    """Sessions that end, operators, and a world that answers what was never asked."""
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(number=numbers)
+    def close_session(self, number):
+        self.send(events.CloseSession(self.pick(self.model.sessions, number)))
+
+    @rule(number=numbers)
+    def answer_what_was_never_asked(self, number):
+        if number not in self.model.running:
+            self.illegal(events.TransferFinished(number, OK))
+        if number not in self.model.probing:
+            self.illegal(events.ProbeFinished(number, (PRESENT,)))
+
+    @rule(event=operator_events, back=st.booleans())
+    def operator(self, event, back):
+        """Most troubles end soon, so that other rules find a working engine."""
+        if isinstance(event, events.Stop) and self.ids < 6:
+            return
+        self.send(event)
+        if back:
+            self.send(events.SetPaused(stores=False, loads=False))
+            self.send(events.StoreReadiness(ready=True))
+            self.send(events.Capacity(4))
+
+
+class JobMachine(Transferring, Waiting, Passing):
+    """Jobs from their admission to the acknowledgement."""
+
+
+class PresenceMachine(Transferring, Asking, Passing):
+    """What lookups say while objects are stored, loaded and found damaged."""
+
+
+class EngineMachine(Transferring, Asking, Waiting, Passing, Meddling):
+    """All at once."""
+
+
+TestJobs = JobMachine.TestCase
+TestPresence = PresenceMachine.TestCase
 TestEngine = EngineMachine.TestCase
