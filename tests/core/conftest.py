@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
     "gate",
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -14,7 +14,7 @@ from kvferry_server.core.types import Outcome
 
 from .world import LOAD, PRESENT, STORE, UNAVAILABLE, UNKNOWN, World, job, snapshot
 
-ROUNDS = 2500
+ROUNDS = 1300
 
 
 def grows_no_more(world, hostile):
