@@ -20,7 +20,17 @@ from kvferry_server.core.types import Presence, TransferStatus
 from tests.support.fault_server import Fault, FaultServer, full_backlog
 
 from .contract import CHUNK, footprint, load_once, new_name
-from .subjects import LOAD, OK, STORE, Pending, load_bytes, make_s3_store, probe_once, store_bytes
+from .subjects import (
+    GUARD_SECONDS,
+    LOAD,
+    OK,
+    STORE,
+    Pending,
+    load_bytes,
+    make_s3_store,
+    probe_once,
+    store_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +82,13 @@ def slots(count: int) -> list[memoryview]:
     return [memoryview(bytearray(secrets.token_bytes(CHUNK))) for _ in range(count)]
 
 
+def wait_for_requests(server: FaultServer, method: str, count: int) -> None:
+    end = time.monotonic() + GUARD_SECONDS
+    while len(server.requests(method)) < count:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_J08_one_missing_among_eight_with_slow_siblings(server, store):
     """Eight loads, the first missing: it ends at once, the others arrive whole, then silence."""
     names, data = [new_name() for _ in range(8)], [secrets.token_bytes(CHUNK) for _ in range(8)]
@@ -96,12 +113,14 @@ def test_L05_one_erring_key_among_32_changes_no_other(server, store):
         put(server, name, b"x")
     server.add(Fault(method="HEAD", delay=0.1))
     server.add(Fault(method="HEAD", key=f"{PREFIX}/{names[7]}", delay=0.1, status=500))
-    began = time.monotonic()
-    answers = probe_once(store, names)
-    assert time.monotonic() - began < 1.0
     wanted = [PRESENT, ABSENT] * 16
     wanted[7] = UNKNOWN
-    assert answers == wanted
+    seconds = []
+    for _ in range(3):  # a busy machine may spoil one
+        began = time.monotonic()
+        assert probe_once(store, names) == wanted
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < 1.0
 
 
 def test_S04_a_key_that_answers_403_is_unknown_and_the_others_right(server, store):
@@ -116,13 +135,12 @@ def test_S04_a_key_that_answers_403_is_unknown_and_the_others_right(server, stor
 
 def test_a_lookup_never_waits_behind_transfers(server, store):
     names = [new_name() for _ in range(store.max_active_chunks)]
-    server.add(Fault(method="PUT", delay=2.5))
+    rule = server.add(Fault(method="PUT", hang="start"))
     pending = [Pending(store, STORE, *each) for each in zip(names, slots(len(names)), strict=True)]
-    time.sleep(0.5)
-    began = time.monotonic()
+    wait_for_requests(server, "PUT", len(names))
     assert probe_once(store, [new_name() for _ in range(32)]) == [ABSENT] * 32
-    assert time.monotonic() - began < 1.0
     assert not any(each.ended for each in pending)
+    server.remove(rule)
     assert [each.wait() for each in pending] == [OK] * len(names)
 
 
@@ -283,14 +301,15 @@ def test_new_credentials_make_a_new_generation_and_the_old_one_finishes(server):
     try:
         assert store.preflight().ready
         server.reset()
-        server.add(Fault(method="PUT", key="*slow", delay=2.0))
+        rule = server.add(Fault(method="PUT", key="*slow", hang="start"))
         slow = Pending(store, STORE, "slow", slots(1)[0])
-        time.sleep(0.3)
+        wait_for_requests(server, "PUT", 1)
         keys[0] = Credentials("second", "s", "token")
         assert store.preflight().ready
         assert not slow.ended
         assert store_bytes(store, "fast", bytes(CHUNK)) is OK
         assert not slow.ended
+        server.remove(rule)
         assert slow.wait() is OK
         signed = {each.key: each.headers for each in server.requests("PUT")}
         assert "Credential=first/" in signed[f"{PREFIX}/slow"]["authorization"]
