@@ -27,9 +27,9 @@ if HAS_VLLM:
     with warnings.catch_warnings():  # vLLM and torch warn about themselves while they load.
         warnings.simplefilter("ignore")
         import numpy as np
-
-        import kvferry_client.vllm_tier
         import vllm.v1.kv_offload.tiering.spec  # noqa: F401
+
+        import kvferry_client.vllm_tier  # noqa: F401
 CHUNK_BYTES = 8192
 
 

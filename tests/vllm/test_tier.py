@@ -14,6 +14,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
 from kvferry_client import vllm_tier
+from tests.client.conftest import eventually
 from tests.client.scripted import ScriptedDaemon
 
 from .conftest import Engine, log_lines
@@ -54,7 +55,7 @@ def test_all_keys_of_a_step_travel_together(
         assert engine.manager.lookup(key(number), context) is LookupResult.RETRY
     assert not daemon.requests("Lookup")
     engine.step()
-    engine.step_until(lambda: daemon.requests("Lookup"))
+    eventually(lambda: daemon.requests("Lookup"))
     (request,) = daemon.requests("Lookup")
     (group,) = request.groups
     assert list(group.keys) == [key(n) for n in range(50)]
@@ -107,6 +108,7 @@ def test_J08_partial_load_keeps_the_good_keys(
     engine.step_until(lambda: engine.tier._client._shared.lookups.has_replies)
     del daemon.objects[keys[2]]
     assert [engine.lookup(k, context) for k in keys] == ["HIT", "HIT", "MISS", "HIT"]
+    assert len(daemon.requests("Load")) == 1
 
 
 def test_J01_load_error_is_one_failed_result(
@@ -155,9 +157,7 @@ def test_O05_engine_without_daemon_works_and_recovers(
 
 
 @pytest.mark.parametrize("what", ["absent", "silent", "hung"])
-def test_J10_no_method_blocks(
-    socket_dir: Any, make_engine: MakeEngine, what: str
-) -> None:
+def test_J10_no_method_blocks(socket_dir: Any, make_engine: MakeEngine, what: str) -> None:
     daemon = None
     if what != "absent":
         daemon = ScriptedDaemon(socket_dir).start()
@@ -237,7 +237,7 @@ def test_kv_events_for_stored_keys_only(daemon: ScriptedDaemon, make_engine: Mak
     context = engine.request("r1")
     engine.store([key(1), key(2)], context, 1)
     engine.settle()
-    events = [event for event in engine.tier.take_events()]
+    events = list(engine.tier.take_events())
     assert [set(event.keys) for event in events] == [{key(1), key(2)}]
     assert events[0].medium is vllm_tier.KVFerrySecondaryTierManager.medium
     assert events[0].locality.value == "REMOTE"
