@@ -107,6 +107,10 @@ def test_J08_partial_load_keeps_the_good_keys(
     engine.step()
     engine.step_until(lambda: engine.tier._client._shared.lookups.has_replies)
     del daemon.objects[keys[2]]
+    pending = [engine.manager.lookup(k, context) for k in keys]
+    assert pending == [LookupResult.HIT_PENDING] * 4
+    engine.step()
+    engine.settle()
     assert [engine.lookup(k, context) for k in keys] == ["HIT", "HIT", "MISS", "HIT"]
     assert len(daemon.requests("Load")) == 1
 
