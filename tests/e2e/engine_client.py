@@ -98,7 +98,7 @@ class EngineRun:
     def __init__(self, setup: EngineSetup, log: Path) -> None:
         self._log = log
         self._began = time.monotonic()
-        self._leftovers = set(_regions())
+        self._leftovers = set(region_files())
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 setup.command(),
@@ -136,7 +136,7 @@ class EngineRun:
             self._process.communicate(timeout=END_SECONDS)
         self._kill()
         self._process.wait()
-        for path in set(_regions()) - self._leftovers:
+        for path in set(region_files()) - self._leftovers:
             path.unlink()
 
     def _kill(self) -> None:
@@ -144,6 +144,7 @@ class EngineRun:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _regions() -> list[Path]:
+def region_files() -> list[Path]:
+    """The regions of the engine's user in this machine's shared memory."""
     files = SHARED_MEMORY.glob("vllm_offload_*.mmap")
     return [path for path in files if path.stat().st_uid == ENGINE_UID]

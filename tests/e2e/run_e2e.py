@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import inspection
-from .engine_client import Answer, EngineFailed, EngineRun, EngineSetup
+from .engine_client import Answer, EngineFailed, EngineRun, EngineSetup, region_files
 from .pod_client import PodClient, PodFailed
 from .sandbox import CHECKOUT, DAEMON_UID, ENGINE_UID, SOCKET_DIR
 
@@ -153,7 +153,7 @@ class Proof:
             self.check(
                 mine not in others, f"{kind} namespace: daemon {mine}, engine {', '.join(others)}"
             )
-        regions = sorted(path.name for path in Path("/dev/shm").glob("vllm_offload_*"))
+        regions = [path.name for path in region_files()]
         self.check(
             bool(regions) and self._pod.ask("facts")["shared_memory"] == [],
             f"the daemon's /dev/shm is empty, the engine's has {', '.join(regions)}",
