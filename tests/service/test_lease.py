@@ -283,6 +283,18 @@ def _mapped(region: Region) -> bool:
     return sum(line.split()[4] == inode for line in maps) > 1
 
 
+def test_a_view_that_is_still_alive_keeps_region_and_lease(world: World):
+    client = world.attach()
+    session = next(iter(world.daemon._sessions))
+    view = session.region.slot(0)
+    client.connection.shutdown(socket.SHUT_WR)
+    assert not client.at_end_of_file(0.3)
+    assert _mapped(client.region)
+    view.release()
+    assert client.at_end_of_file(GUARD_SECONDS)
+    assert not _mapped(client.region)
+
+
 def test_a_load_after_the_engines_end_still_lands_before_end_of_file(socket_dir: Path):
     with running(socket_dir) as world:
         client = world.attach()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -248,6 +249,24 @@ def test_a_region_truncated_under_a_running_job_ends_every_lease(socket_dir: Pat
         assert client.at_end_of_file(GUARD_SECONDS)
         assert other.at_end_of_file(GUARD_SECONDS)
         assert daemon.exit_status() == -signal.SIGBUS
+
+
+def test_a_daemon_out_of_descriptors_accepts_again_when_some_are_free(socket_dir: Path):
+    with process(socket_dir) as daemon:
+        first = daemon.attach()
+        limit = resource.RLIMIT_NOFILE
+        before = resource.prlimit(daemon.popen.pid, limit)
+        resource.prlimit(daemon.popen.pid, limit, (3, before[1]))
+        with connect(str(socket_dir / "lease.sock")) as connection:
+            send_frame(connection, frame(attach_request()), [first.region.descriptor])
+            connection.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            first.store(1, [KEY], [0])
+            assert first.outcomes(1) == [types_pb2.CHUNK_OUTCOME_STORED]
+            resource.prlimit(daemon.popen.pid, limit, before)
+            connection.settimeout(GUARD_SECONDS)
+            assert receive_reply(connection).error.reason == "REGION_OVERLAP"
 
 
 def test_kvferry_serve_on_the_file_store(socket_dir: Path, tmp_path: Path):
