@@ -104,9 +104,11 @@ def test_G03_group_members_attach_and_others_are_refused_whatever_the_umask(
         with running(socket_dir, socket_group="23456") as world:
             assert attach_as(world, 12345, [12345]) == "refused by the file system"
             assert attach_as(world, 12345, [12345, 23456]).HasField("attached")
-            for name in ("kvferry.sock", "lease.sock", "admin.sock"):
+            for name in ("kvferry.sock", "lease.sock"):
                 status = (socket_dir / name).stat()
                 assert (status.st_mode & 0o7777, status.st_gid) == (0o660, 23456)
+            admin = (socket_dir / "admin.sock").stat()
+            assert (admin.st_mode & 0o7777, admin.st_uid) == (0o600, os.geteuid())
             status = socket_dir.stat()
             assert (status.st_mode & 0o7777, status.st_gid) == (0o750, 23456)
     finally:

@@ -23,6 +23,8 @@ __all__ = ["MAX_SOCKET_PATH_BYTES", "SocketDirectory", "check_socket_dir"]
 
 MAX_SOCKET_PATH_BYTES = 107
 DIRECTORY_MODE = 0o750
+ADMIN_MODE = 0o600
+"""Engines share the group of the other sockets, and must not pause the daemon."""
 _LOCK_MODE = 0o640
 _SOCKETS = (OFFLOAD_SOCKET, LEASE_SOCKET, ADMIN_SOCKET)
 _LEASE_BACKLOG = 128
@@ -69,12 +71,15 @@ class SocketDirectory:
     def binding(self, name: str) -> Iterator[Path]:
         """Give the path for a bind inside the block, then set the socket's mode and group.
 
+        admin.sock is the daemon's own uid's (and root's) alone.
+
         Until then the directory's mode keeps others out, whatever the umask.
         """
         path = self.path / name
         yield path
-        path.chmod(self._mode)
-        if self.gid is not None:
+        admin = name == ADMIN_SOCKET
+        path.chmod(ADMIN_MODE if admin else self._mode)
+        if self.gid is not None and not admin:
             os.chown(path, -1, self.gid)
         status = path.lstat()
         self._published[path] = (status.st_dev, status.st_ino)
