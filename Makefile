@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check lint types imports protos-check buf coverage matrix e2e-vllm protos \
+.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix e2e-vllm protos \
 	states baseline lock wheel clean
 
 help: ## list the targets
@@ -42,6 +42,9 @@ buf: $(BUF) ## lint of the contract, and no breaking change since the last relea
 
 coverage: $(BIN)/.dev ## every branch of the core is tested
 	$(BIN)/pytest -n 2 -q --cov=kvferry_server.core --cov-branch --cov-fail-under=100 tests/core
+
+browser-test: $(BIN)/.dev ## the status page in headless Chromium; needs chromium and chromium-driver
+	$(BIN)/pytest -m browser tests/browser $(PYTEST_ARGS)
 
 matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 	$(BIN)/pytest -m matrix $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ from kvferry_client import Outcome, RequestContext
 from kvferry_server import __version__
 from kvferry_server.adapters.metric_families import FAMILIES
 from kvferry_server.adapters.telemetry import Recorder
-from kvferry_server.cli.pages import daemon_pages
+from kvferry_server.cli.pages import DaemonPages
 from tests.cli.harness import SLOT_BYTES, attached, environment, key, kvferry, result_of, wait_for
 from tests.support.fault_server import Fault
 from tests.support.processes import free_ports
@@ -59,7 +59,7 @@ def test_pages_of_a_healthy_daemon(serve, port):
     assert get(port, "/readyz") == (200, "ready\n")
     assert get(port, "/readyz?verbose") == (200, "ready\n")
     assert get(port, "/healthz", "HEAD") == (200, "")
-    assert get(port, "/") == (404, "Not Found\n")
+    assert get(port, "/nothing") == (404, "Not Found\n")
     assert get(port, "/healthz", "POST")[0] == 405
 
 
@@ -269,8 +269,8 @@ def test_a_stuck_event_loop_is_neither_healthy_nor_ready(serve):
     def stuck(_seconds: float):
         raise TimeoutError
 
-    pages = daemon_pages(stuck, Recorder().read, daemon.sockets / "kvferry.sock")
-    for path in ("/healthz", "/readyz", "/metrics"):
+    pages = DaemonPages(stuck, Recorder().read, daemon.sockets / "kvferry.sock").pages()
+    for path in ("/", "/healthz", "/readyz", "/metrics"):
         assert pages[path]().status == 503
 
 

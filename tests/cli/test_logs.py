@@ -10,10 +10,11 @@ import sys
 import pytest
 
 from kvferry_server.cli import text
+from kvferry_server.cli.logs import RateLimit
 from kvferry_server.cli.observer import SUMMARY_SECONDS, Observer
 from kvferry_server.core.effects import BreakerChanged, JobFinished
 from kvferry_server.core.types import BreakerState, JobKind, JobResult, Outcome
-from tests.cli.harness import environment
+from tests.cli.harness import environment, kvferry
 
 PROGRAM = """
 import logging, sys
@@ -129,3 +130,89 @@ def test_sizes(count, words):
 )
 def test_spans(seconds, words):
     assert text.span(seconds) == words
+
+
+LOOP = """
+import logging, time
+from kvferry_server.cli import logs
+logs.set_up("info", "text")
+logs.WINDOW_SECONDS = 0.3
+log = logging.getLogger("kvferry_server.x")
+for number in range(100):
+    log.warning("slot %d is gone", number)
+log.warning("something else")
+time.sleep(0.4)
+logs.flush()
+logs.flush()
+log.warning("slot %d is gone", 100)
+"""
+
+
+def test_lines_that_repeat_are_counted_instead_of_written():
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [line.partition("x: ")[2] for line in done.stderr.splitlines()]
+    assert lines == [
+        *(f"slot {number} is gone" for number in range(10)),
+        "something else",
+        "90 more lines like this were suppressed, the last: slot 99 is gone",
+        "slot 100 is gone",
+    ]
+
+
+def test_debug_lines_are_all_written():
+    limit = RateLimit(lambda: 0.0)
+    record = logging.LogRecord("x", logging.DEBUG, "", 0, "again", (), None)
+    assert all(limit.filter(record) for _ in range(100))
+
+
+def test_what_admission_settings_hold_back_is_no_failure(caplog):
+    observer = Observer(FixedClock())
+    result = JobResult(1, 1, JobKind.STORE, (Outcome.SHED,) * 3, 0, 0.0)
+    observer.observe(JobFinished("s", "r", result, withheld=3))
+    assert not caplog.records
+    observer.observe(JobFinished("s", "r", result, withheld=1))
+    assert "2 SHED" in caplog.text
+
+
+class FixedClock:
+    def monotonic(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+@pytest.mark.parametrize("wrong", ["nonsense://x", "s3://bucket/../x"])
+def test_a_fatal_error_is_json_where_the_log_is(how, wrong, tmp_path):
+    flags = ["--log-format", "json"] if how == "flag" else []
+    env = environment(KVFERRY_LOG_FORMAT="json") if how == "variable" else environment()
+    done = kvferry("serve", "--store-url", wrong, "--socket-dir", str(tmp_path), *flags, env=env)
+    assert done.status == 2
+    [line] = done.err.splitlines()
+    entry = json.loads(line)
+    assert entry["level"] == "critical"
+    assert "not a usable store URL" in entry["message"]
+
+
+def test_a_fatal_error_after_the_start_is_json_too(tmp_path):
+    (tmp_path / "kvferry.sock").write_text("x")
+    done = kvferry(
+        "serve",
+        "--socket-dir",
+        str(tmp_path),
+        "--store-url",
+        f"file://{tmp_path}/store",
+        "--http-listen",
+        "",
+        "--log-format",
+        "json",
+    )
+    assert done.status == 2
+    entries = [json.loads(line) for line in done.err.splitlines()]
+    assert entries[-1]["level"] == "critical"
+    assert "socket_dir" in entries[-1]["message"]

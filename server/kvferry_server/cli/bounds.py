@@ -1,7 +1,8 @@
 """The options that bound what the daemon holds, waits for and remembers.
 
-Owns the tables `limits`, `timeouts`, `retry`, `breaker` and `presence`. Their defaults are those of
-`EngineSettings` and `ServerSettings`. Imports core and the service's settings.
+Owns the tables `limits`, `timeouts`, `retry`, `breaker`, `presence` and `admission`. Their
+defaults are those of `EngineSettings` and `ServerSettings`. Imports core and the service's
+settings.
 """
 
 from __future__ import annotations
@@ -302,5 +303,63 @@ class PresenceOptions:
             minimum=0,
             maximum=86_400 * 365,
             engine="condemned_seconds",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionOptions:
+    """Which stores are worth an upload; see [cost](cost.md). What is held back is shed at once."""
+
+    min_offers: int = option(
+        _ENGINE.min_offers,
+        Option(
+            "A key is stored once engines have offered it so often: 1 stores at the first offer, "
+            "2 only what came back after it had left vLLM's CPU tier.",
+            unit="offers",
+            minimum=1,
+            maximum=1000,
+            engine="min_offers",
+        ),
+    )
+    max_offer_entries: int = option(
+        _ENGINE.max_offer_entries,
+        Option(
+            "Keys whose offers are counted if `min_offers` is above 1, some 200 bytes of memory "
+            "each; the ones offered longest ago are forgotten first.",
+            unit="keys",
+            minimum=1,
+            maximum=100_000_000,
+            engine="max_offer_entries",
+        ),
+    )
+    max_puts_per_second: float = option(
+        _ENGINE.max_puts_per_second,
+        Option(
+            "Budget of uploads, retries included; 0 for none.",
+            unit="requests per second",
+            minimum=0,
+            maximum=1_000_000,
+            engine="max_puts_per_second",
+        ),
+    )
+    max_put_bytes_per_second: float = option(
+        _ENGINE.max_put_bytes_per_second,
+        Option(
+            "Budget of uploaded bytes, retries included; 0 for none.",
+            unit="bytes per second",
+            minimum=0,
+            maximum=2**50,
+            engine="max_put_bytes_per_second",
+        ),
+    )
+    put_burst_seconds: float = option(
+        _ENGINE.put_burst_seconds,
+        Option(
+            "After a quiet time, so many seconds' worth of a budget may be used at once.",
+            unit="seconds",
+            minimum=0.1,
+            maximum=86_400,
+            engine="put_burst_seconds",
         ),
     )

@@ -22,6 +22,8 @@ from .store_url import parse_store_url
 from .tomlfile import Setting, read_settings
 
 CONFIG_VARIABLE = "KVFERRY_CONFIG"
+ARGUMENT = "STORE_URL"
+"""The positional argument of some commands, in the place of a flag."""
 HIGHEST_PORT = 65_535
 
 
@@ -71,7 +73,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], uid: int) 
     """Read and check the configuration.
 
     Args:
-        flags: value per flag, such as `--store-url`; None if it was not given.
+        flags: value per flag, such as `--store-url`, and of `ARGUMENT`; None if it was not given.
         environ: the environment.
         uid: effective user id, for the default paths.
 
@@ -86,6 +88,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], uid: int) 
         for source, text in (
             (option.env, environ.get(option.env)),
             (option.flag, flags.get(option.flag)),
+            (ARGUMENT, flags.get(ARGUMENT) if key == "store.url" else None),
         ):
             if text is not None and (text or key == "http.listen"):
                 settings[key] = Setting(text, source)

@@ -29,6 +29,7 @@ class Page:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Pages = Mapping[str, Callable[[], Page]]
@@ -112,11 +113,13 @@ class HttpListener:
             page, head_only = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
         else:
             page, head_only = await self._page(request)
+        more = "".join(f"{name}: {value}\r\n" for name, value in page.headers)
         head = (
             f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
             f"Content-Type: {page.content_type}\r\n"
             f"Content-Length: {len(page.body)}\r\n"
             "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+            f"{more}"
             "Connection: close\r\n\r\n"
         )
         writer.write(head.encode() + (b"" if head_only else page.body))

@@ -1,8 +1,9 @@
 """The daemon's log: text or JSON lines on standard error.
 
-Owns the handler. Only kvferry's own loggers follow the level, which `SetLogLevel` changes at run
-time: libraries stay at WARNING, since at DEBUG they write request headers, session tokens included.
-Imports the standard library only.
+Owns the handler and its rate limit: of lines that differ in their values only, a few are written in
+a row, then they are counted. Only kvferry's own loggers follow the level, which `SetLogLevel`
+changes at run time: libraries stay at WARNING, since at DEBUG they write request headers, session
+tokens included. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from .text import printable
+
+WINDOW_SECONDS = 10.0
+BURST = 10
 
 
 class _TextFormatter(logging.Formatter):
@@ -48,6 +55,84 @@ def _logger_name(record: logging.LogRecord) -> str:
     return record.name.removeprefix("kvferry_server.")
 
 
+def last_words(message: str) -> None:
+    """Say why a command ends, as JSON if the log is JSON."""
+    handlers = logging.getLogger().handlers
+    if any(isinstance(each.formatter, _JsonFormatter) for each in handlers):
+        logging.getLogger("kvferry_server.cli").critical("%s", message)
+    else:
+        print(f"kvferry: {message}", file=sys.stderr)
+
+
+class RateLimit(logging.Filter):
+    """Lets `BURST` lines of one template pass within `WINDOW_SECONDS`, and counts the others.
+
+    Lines of level DEBUG all pass: who asks for them wants them.
+
+    Args:
+        monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.levelno <= logging.DEBUG or getattr(record, "counted", False):
+            return True
+        now = self._monotonic()
+        with self._lock:
+            window = self._windows.setdefault((record.name, str(record.msg)), _Window(record))
+            if now >= window.ends:
+                window.ends, window.passed = now + WINDOW_SECONDS, 0
+            window.passed += 1
+            if window.passed <= BURST:
+                return True
+            window.suppressed += 1
+            window.record = record
+            return False
+
+    def summaries(self) -> list[logging.LogRecord]:
+        """One line for each template whose window is over and that had lines suppressed."""
+        now = self._monotonic()
+        with self._lock:
+            over = {key: each for key, each in self._windows.items() if now >= each.ends}
+            for key in over:
+                del self._windows[key]
+        return [each.summary() for each in over.values() if each.suppressed]
+
+
+class _Window:
+    """What passed of one template."""
+
+    def __init__(self, record: logging.LogRecord) -> None:
+        self.record = record
+        self.ends = 0.0
+        self.passed = 0
+        self.suppressed = 0
+
+    def summary(self) -> logging.LogRecord:
+        last = self.record
+        text = f"{self.suppressed} more lines like this were suppressed, the last: %s"
+        made = logging.LogRecord(
+            last.name, last.levelno, last.pathname, last.lineno, text, (last.getMessage(),), None
+        )
+        made.counted = True
+        return made
+
+
+_limit = RateLimit()
+
+
+def flush() -> None:
+    """Write what was counted instead of written. Called every now and then."""
+    for record in _limit.summaries():
+        logging.getLogger().handle(record)
+
+
 def set_up(level: str, form: str) -> None:
     """Send all logging to standard error.
 
@@ -56,6 +141,7 @@ def set_up(level: str, form: str) -> None:
         form: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_limit)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     root = logging.getLogger()
     root.handlers = [handler]

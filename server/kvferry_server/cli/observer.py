@@ -56,6 +56,8 @@ class Observer:
         )
         failed = self._failed[result.kind]
         failed.update(outcome for outcome in result.outcomes if outcome not in _EXPECTED)
+        failed[Outcome.SHED] -= effect.withheld
+        failed += Counter()  # drops what is 0
         if failed:
             self.flush()
 

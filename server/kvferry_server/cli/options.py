@@ -14,6 +14,7 @@ from kvferry_server.core.types import EngineSettings
 from kvferry_server.service.settings import OFFLOAD_SOCKET, ServerSettings
 
 from .bounds import (
+    AdmissionOptions,
     BreakerOptions,
     LimitsOptions,
     PresenceOptions,
@@ -147,7 +148,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The read-only HTTP listener: `/metrics`, `/healthz`, `/readyz`."""
+    """The read-only HTTP listener: a status page at `/`, `/metrics`, `/healthz`, `/readyz`."""
 
     listen: str = option(
         "127.0.0.1:9477",
@@ -172,6 +173,7 @@ class Config:
     retry: RetryOptions = field(default_factory=RetryOptions)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     presence: PresenceOptions = field(default_factory=PresenceOptions)
+    admission: AdmissionOptions = field(default_factory=AdmissionOptions)
     log: LogOptions = field(default_factory=LogOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
 

@@ -27,6 +27,8 @@ def run(args: argparse.Namespace) -> NoReturn:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: os._exit(0))
+    if (args.log_format or os.environ.get("KVFERRY_LOG_FORMAT", "")).lower() == "json":
+        logs.set_up("info", "json")  # so that even an error of the configuration is JSON
     loaded = load_settings(args)
     config = loaded.config
     logs.set_up(config.log.level, config.log.format)

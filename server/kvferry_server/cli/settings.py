@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from .config import Loaded, load
+from .config import ARGUMENT, Loaded, load
 from .options import all_options
 
 
@@ -19,5 +19,7 @@ def load_settings(args: argparse.Namespace) -> Loaded:
         ConfigError: a source can't be read, or a value is wrong.
     """
     names = ["--config", *(option.flag for _, _, option in all_options() if option.flag)]
-    flags = {name: getattr(args, name[2:].replace("-", "_"), None) for name in names}
+    flags = {ARGUMENT: getattr(args, "url", None)} | {
+        name: getattr(args, name[2:].replace("-", "_"), None) for name in names
+    }
     return load(flags, os.environ, os.geteuid())

@@ -95,6 +95,13 @@ def _sessions(sessions: Sequence[admin_pb2.SessionInfo], now: float) -> list[str
 def _jobs(
     jobs: Sequence[admin_pb2.JobInfo], sessions: Sequence[admin_pb2.SessionInfo]
 ) -> list[str]:
+    total = max(len(jobs), sum(session.open_jobs for session in sessions))
+    more = total - min(len(jobs), SHOWN_JOBS)
+    return [*job_table(jobs[:SHOWN_JOBS]), *([f"and {more} more jobs"] if more else [])]
+
+
+def job_table(jobs: Sequence[admin_pb2.JobInfo]) -> list[str]:
+    """Lines about jobs, the first one with the columns' names."""
     rows = [("job", "session", "kind", "queued", "in transfer", "ended", "age", "request")]
     rows += [
         (
@@ -107,11 +114,9 @@ def _jobs(
             span(job.age.ToNanoseconds() / 1e9),
             printable(job.request_id),
         )
-        for job in jobs[:SHOWN_JOBS]
+        for job in jobs
     ]
-    total = max(len(jobs), sum(session.open_jobs for session in sessions))
-    more = total - min(len(jobs), SHOWN_JOBS)
-    return [*table(rows), *([f"and {more} more jobs"] if more else [])]
+    return table(rows)
 
 
 def _counters(server: admin_pb2.GetServerInfoResponse) -> list[str]:

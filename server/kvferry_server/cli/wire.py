@@ -7,6 +7,7 @@ adapters load NIXL, those of S3 boto3 too, so they are imported when they are ne
 from __future__ import annotations
 
 import math
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -20,11 +21,12 @@ from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.service import server
 from kvferry_server.service.settings import OFFLOAD_SOCKET
 
+from . import logs
 from .config import parse_listen
 from .http_listener import HttpListener, bind
 from .observer import Observer
 from .options import Config
-from .pages import daemon_pages
+from .pages import DaemonPages
 from .store_url import FileUrl, S3Url, parse_store_url
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
     def beat() -> None:
         watchdog.beat()
         observer.flush()
+        logs.flush()
 
     def make_ports() -> server.Ports:
         nonlocal listener
@@ -70,8 +73,9 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
         watchdog.start()
         if listener is not None:
             socket = settings.socket_dir / OFFLOAD_SOCKET
-            pages = daemon_pages(daemon.server_info, recorder.read, socket)
-            HttpListener(listener, pages).start()
+            pages = DaemonPages(daemon.server_info, recorder.read, socket)
+            threading.Thread(target=pages.remember, name="kvferry-history", daemon=True).start()
+            HttpListener(listener, pages.pages()).start()
 
     forbid_dumps()
     server.run(make_ports, config.engine_settings(), settings, on_started)

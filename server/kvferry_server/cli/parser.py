@@ -1,0 +1,207 @@
+"""What the command line accepts: commands, options and the help that teaches them.
+
+Imports the standard library and the version. No message repeats an argument that it didn't expect.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Never
+
+from kvferry_server import __version__
+
+WRONG_USE = 2
+
+COMMANDS = (
+    "serve",
+    "demo",
+    "check",
+    "status",
+    "jobs",
+    "health",
+    "pause",
+    "resume",
+    "completion",
+    "version",
+)
+SWITCHES = ("stores", "loads", "all")
+SHELLS = ("bash", "zsh", "fish")
+
+_ABOUT = """\
+kvferry keeps vLLM's KV cache in an object store, without the store's keys in vLLM.
+
+One daemon (`kvferry serve`) runs beside the engines of a machine or pod. Engines hand it a file
+descriptor of their shared memory over a Unix socket; it moves chunks between that memory and
+a directory or an S3 bucket."""
+
+_EXAMPLES = """\
+first steps:
+  kvferry demo                                    see chunks go out and come back, verified
+  kvferry check s3://bucket/prefix                can this store be used, and if not, why
+  kvferry serve --store-url s3://bucket/prefix    run the daemon
+  kvferry status --watch                          what a running daemon does
+  kvferry pause stores                            stop writing, without a restart
+
+exit status: 0 fine, 1 failed, 2 wrong use or configuration; `check` has more, see its help"""
+
+_SERVE = """\
+Run the daemon until SIGTERM or SIGINT. It then removes its sockets, refuses new work, finishes
+what runs (for timeouts.shutdown_seconds at most) and exits with 0.
+
+Each setting is looked for in this order: flag, environment variable, TOML file, default.
+A store that can't be reached doesn't stop the daemon: lookups miss, stores are dropped,
+and it tries again in the background. S3 credentials, region and endpoint come from AWS's own
+variables and files (AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL_S3, ...), never from here."""
+
+_SERVE_EXAMPLES = """\
+environment: KVFERRY_CONFIG KVFERRY_STORE_URL KVFERRY_SOCKET_DIR KVFERRY_HTTP_LISTEN
+             KVFERRY_LOG_LEVEL KVFERRY_LOG_FORMAT
+
+a whole configuration file:
+  [store]
+  url = "s3://bucket/prefix"
+
+All keys with their defaults: docs/configuration.md, or `python -m kvferry_server.cli.reference`."""
+
+_STATUS_EXAMPLES = """\
+examples:
+  kvferry status
+  kvferry status --watch
+  kvferry status --json | jq .server.store"""
+
+_CHECK = """\
+Try a store for real, without a daemon: put, head, get, compare and delete one small object, and
+say which settings work or what is wrong. Without STORE_URL: the configured store."""
+
+_CHECK_EXAMPLES = """\
+examples:
+  kvferry check file:///var/lib/kvferry/store
+  AWS_ENDPOINT_URL_S3=http://127.0.0.1:9000 kvferry check s3://bucket/prefix --json"""
+
+_DEMO = """\
+Start a daemon on a store in a temporary directory, attach a shared-memory region from a
+second process, store 256 chunks of 1 MiB, wipe the region, look up, load, and compare every
+byte. Leaves nothing behind."""
+
+_PAUSE = """\
+Stop stores, loads or both at once, without a restart of daemon or engine. What is queued is shed,
+what runs finishes. Engines go on with cache misses. Paused loads pause lookups too. Lasts until
+`kvferry resume` or the daemon's end. Shows in `kvferry status`, on the status page and as the
+metric kvferry_paused."""
+
+_RESUME = """\
+Take back what `kvferry pause` did."""
+
+_JOBS = """\
+List the jobs that are not yet acknowledged by their engines, oldest first."""
+
+_JOBS_EXAMPLES = """\
+examples:
+  kvferry jobs --watch
+  kvferry jobs --json | jq '.jobs[] | select(.kind == "JOB_KIND_LOAD")'"""
+
+_COMPLETION = """\
+Print a script that completes commands and options in a shell."""
+
+_COMPLETION_EXAMPLES = """\
+examples:
+  source <(kvferry completion bash)
+  kvferry completion zsh > ~/.zfunc/_kvferry
+  kvferry completion fish > ~/.config/fish/completions/kvferry.fish"""
+
+_HEALTH = """\
+Ask the daemon through its socket whether it serves (grpc.health.v1). For exec probes: exit
+status 0 if it does, 1 if not."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but its errors repeat no value."""
+
+    def error(self, message: str) -> Never:
+        """Like argparse's, but without the values it quotes."""
+        unquoted = message.partition(" '")[0].rstrip(":")
+        self.exit(WRONG_USE, f"{self.prog}: {unquoted}; see `{self.prog} --help`\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = Parser(
+        prog="kvferry",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"kvferry {__version__}", help="print the version"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(name: str, summary: str, about: str, examples: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=about,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    _add_serve(add("serve", "run the daemon", _SERVE, _SERVE_EXAMPLES))
+    demo = add("demo", "see chunks go out and come back, verified", _DEMO)
+    _flag(demo, "--store-url", "URL", "use this store instead of a temporary directory")
+    check = add("check", "try a store, without a daemon", _CHECK, _CHECK_EXAMPLES)
+    check.add_argument("url", nargs="?", metavar="STORE_URL", help="the store to try")
+    _flag(check, "--config", "FILE", "TOML file that names the store")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    status = add(
+        "status", "show what a running daemon does", "Ask a running daemon.", _STATUS_EXAMPLES
+    )
+    _add_live(status)
+    _add_shown(status)
+    jobs = add("jobs", "list the jobs of a running daemon", _JOBS, _JOBS_EXAMPLES)
+    _add_live(jobs)
+    _add_shown(jobs)
+    _flag(jobs, "--session", "ID", "only this session's; the start of its id is enough")
+    for name, summary, about in (
+        ("pause", "stop stores, loads or both, now", _PAUSE),
+        ("resume", "take a pause back", _RESUME),
+    ):
+        switch = add(name, summary, about)
+        switch.add_argument("what", choices=SWITCHES, metavar="stores|loads|all", help="which")
+        _add_live(switch)
+    _add_live(add("health", "probe a running daemon", _HEALTH))
+    completion = add("completion", "print a completion script", _COMPLETION, _COMPLETION_EXAMPLES)
+    completion.add_argument("shell", choices=SHELLS, metavar="bash|zsh|fish", help="which shell")
+    add("version", "print the version", "Print the version.")
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _flag(parser, "--config", "FILE", "TOML file (default: /etc/kvferry/config.toml if it exists)")
+    _flag(parser, "--store-url", "URL", "where the objects are: file:///dir or s3://bucket/prefix")
+    _flag(parser, "--socket-dir", "DIR", "directory of the sockets (default: /run/kvferry)")
+    _flag(parser, "--http-listen", "HOST:PORT", "metrics and health (default: 127.0.0.1:9477)")
+    _flag(parser, "--log-level", "LEVEL", "debug, info, warning or error (default: info)")
+    _flag(parser, "--log-format", "FORMAT", "text or json (default: text)")
+    parser.add_argument(
+        "--debug-attach-by-name",
+        action="store_true",
+        help="let clients attach shared memory by name over gRPC; for debugging only",
+    )
+
+
+def _add_live(parser: argparse.ArgumentParser) -> None:
+    _flag(parser, "--config", "FILE", "TOML file that names the socket directory")
+    _flag(
+        parser, "--socket-dir", "DIR", "directory of the daemon's sockets (default: /run/kvferry)"
+    )
+
+
+def _add_shown(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object a reading")
+    parser.add_argument("--watch", action="store_true", help="redraw each second until Ctrl-C")
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
+    parser.add_argument(name, metavar=metavar, help=text)
