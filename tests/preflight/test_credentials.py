@@ -13,10 +13,10 @@ from urllib.parse import parse_qs
 import pytest
 
 from kvferry_server.adapters.s3_credentials import (
-    CredentialsUnavailable,
     resolve_credentials,
     settings_from_environment,
 )
+from kvferry_server.adapters.s3_types import CredentialsUnavailable
 from kvferry_server.core.errors import ConfigError
 
 SECRET = "kEeP-tHiS-oUt"
@@ -49,8 +49,8 @@ def test_variables_win(monkeypatch, aws_file):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "v")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
     credentials, source = resolve_credentials()
-    assert credentials.access_key == "variable"
-    assert credentials.session_token == "t"
+    assert credentials.access_key.reveal() == "variable"
+    assert credentials.session_token.reveal() == "t"
     assert source == "environment variables"
 
 
@@ -58,9 +58,9 @@ def test_a_profile_is_read_anew_each_time(monkeypatch, aws_file):
     monkeypatch.setenv("AWS_PROFILE", "store")
     text = "[store]\naws_access_key_id = {}\naws_secret_access_key = f\n"
     aws_file("credentials", text.format("first"))
-    assert resolve_credentials().credentials.access_key == "first"
+    assert resolve_credentials().credentials.access_key.reveal() == "first"
     aws_file("credentials", text.format("second"))
-    assert resolve_credentials().credentials.access_key == "second"
+    assert resolve_credentials().credentials.access_key.reveal() == "second"
 
 
 def test_a_secret_shows_in_no_repr(monkeypatch):
@@ -68,7 +68,7 @@ def test_a_secret_shows_in_no_repr(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
     resolved = resolve_credentials()
-    assert resolved.credentials.secret_key == SECRET
+    assert resolved.credentials.secret_key.reveal() == SECRET
     assert SECRET not in f"{resolved!r} {resolved} {resolved.credentials}"
 
 
@@ -161,7 +161,7 @@ def test_C02_a_rotated_web_identity_token_is_read_afresh(token_service):
     for number in ("first", "second"):
         token.write_text(number)
         resolved = resolve_credentials()
-        assert resolved.credentials.session_token == "t"
+        assert resolved.credentials.session_token.reveal() == "t"
         assert resolved.source == "a web identity"
     assert handler.tokens == ["first", "second"]
 

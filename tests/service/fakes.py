@@ -35,6 +35,7 @@ class MemoryStore:
         self.preflight_gate.set()
         self.preflights = 0
         self.transfers = 0
+        self.refreshes = 0
         self.closed = False
         self._lock = threading.Lock()
 
@@ -65,6 +66,9 @@ class MemoryStore:
         self.preflight_gate.wait()
         step = CheckStep("round trip", not self.problem, self.problem or "fine", 0.001)
         return Preflight(not self.problem, "in memory", self.problem, (step,))
+
+    def refresh_credentials(self) -> None:
+        self.refreshes += 1
 
     def close(self) -> None:
         self.closed = True

@@ -16,8 +16,8 @@ import secrets
 import sys
 import time
 
+from kvferry_server.adapters.nixl_generation import backend_params
 from kvferry_server.adapters.nixl_library import NixlAgent
-from kvferry_server.adapters.nixl_object_store import backend_params
 from kvferry_server.adapters.s3_types import Credentials, Dialect, S3Settings
 from kvferry_server.core.types import TransferStatus
 from tests.support.fault_server import Fault, FaultServer

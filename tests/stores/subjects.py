@@ -23,6 +23,7 @@ from kvferry_server.adapters.nixl_object_store import S3ObjectStore
 from kvferry_server.adapters.s3_credentials import Resolved
 from kvferry_server.adapters.s3_inspect import S3Inspector
 from kvferry_server.adapters.s3_preflight import S3Preflight
+from kvferry_server.adapters.s3_rotation import KeySource
 from kvferry_server.adapters.s3_types import Credentials, S3Settings
 from kvferry_server.core.types import JobKind, Presence, TransferStatus
 from tests.support.s3_servers import S3Server, started
@@ -227,6 +228,7 @@ def make_s3_store(
     settings: S3Settings,
     keys: Credentials | Callable[[], Credentials],
     verify: Verify = "when-known",
+    wait_seconds: float = 10.0,
 ) -> S3ObjectStore:
     """The S3 store with the daemon's own preflight and inspector, and given keys."""
 
@@ -238,6 +240,7 @@ def make_s3_store(
         preflight=lambda round_trip: S3Preflight(settings, round_trip, resolve).run(),
         inquiry=lambda dialect, credentials: S3Inspector(settings, dialect, credentials),
         integrity=Integrity(ChecksumCatalog(), verify),
+        keys=KeySource(lambda: resolve().credentials, wait_seconds=wait_seconds),
     )
 
 

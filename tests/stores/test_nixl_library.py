@@ -97,11 +97,14 @@ STORE_ONE = """
     from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
     from kvferry_server.adapters.nixl_file_store import FileObjectStore
     from kvferry_server.adapters.nixl_object_store import S3ObjectStore
+    from kvferry_server.adapters.s3_rotation import KeySource
     from kvferry_server.adapters.s3_types import Credentials, Dialect, PreflightResult, S3Settings
     from kvferry_server.core.ports import Preflight
     from kvferry_server.core.types import JobKind
 
     class Inquiry:
+        keys_refused = False
+
         def close(self):
             pass
 
@@ -113,6 +116,7 @@ STORE_ONE = """
             preflight=lambda _: ready,
             inquiry=lambda *_: Inquiry(),
             integrity=rules,
+            keys=KeySource(lambda: ready.credentials),
         )
     else:
         store = FileObjectStore(pathlib.Path({root!r}), integrity=rules)

@@ -9,6 +9,7 @@ from kvferry_server.adapters.nixl_object_store import S3ObjectStore
 from kvferry_server.adapters.s3_credentials import Resolved, resolve_credentials
 from kvferry_server.adapters.s3_inspect import S3Inspector
 from kvferry_server.adapters.s3_preflight import S3Preflight
+from kvferry_server.adapters.s3_rotation import KeySource
 from kvferry_server.adapters.s3_types import Credentials, PreflightResult, RoundTrip, S3Settings
 
 
@@ -32,6 +33,7 @@ def with_store(settings: S3Settings, preflight: Callable[[RoundTrip], PreflightR
         preflight=preflight,
         inquiry=lambda dialect, credentials: S3Inspector(settings, dialect, credentials),
         integrity=Integrity(ChecksumCatalog()),
+        keys=KeySource(lambda: resolve_credentials().credentials),
         agents=1,
         probe_agents=1,
     )

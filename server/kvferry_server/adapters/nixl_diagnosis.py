@@ -14,10 +14,8 @@ from collections.abc import Callable
 from kvferry_server.core.types import TransferStatus
 
 from .nixl_library import NixlAgent, QueryFailed
-from .s3_types import S3Inquiry, S3Settings
+from .s3_types import MADE_UP_NAME, S3Inquiry, S3Settings
 
-_MADE_UP_NAME = "kvferry-probe/no-such-object"
-"""Under the store's prefix; there is never an object of this name."""
 _UNREACHABLE_SECONDS = 1.0
 
 
@@ -45,6 +43,19 @@ class Diagnosis:
         self._asking = threading.Lock()
         self._unreachable_until = float("-inf")
 
+    @property
+    def keys_refused(self) -> bool:
+        """Whether the store was found to refuse the keys themselves."""
+        return self._inquiry.keys_refused
+
+    def check_keys(self) -> bool:
+        """Ask the store anew; True unless it refuses the keys themselves."""
+        return self._inquiry.check_keys()
+
+    def worth_asking(self) -> bool:
+        """Whether single keys of a failed query may have an answer of their own."""
+        return self.reachable() and not self.keys_refused
+
     def reachable(self) -> bool:
         """Whether the store answers requests at all, be it with a refusal.
 
@@ -54,15 +65,16 @@ class Diagnosis:
         with self._asking:
             if self._known_unreachable():
                 return False
-            if self._inquiry.classify_load(_MADE_UP_NAME) is TransferStatus.UNAVAILABLE:
+            if self._inquiry.classify_load(MADE_UP_NAME) is TransferStatus.UNAVAILABLE:
                 self._unreachable_until = self._clock() + _UNREACHABLE_SECONDS
                 return False
             return True
 
     def of_load(self, name: str, length: int) -> TransferStatus:
         """Why a read of `length` bytes failed."""
-        if self._known_unreachable():
-            return TransferStatus.UNAVAILABLE
+        known = self._known_cause()
+        if known is not None:
+            return known
         try:
             present = self._agent.present([self._settings.object_key(name)])[0]
         except QueryFailed:
@@ -78,9 +90,8 @@ class Diagnosis:
 
     def of_store(self, name: str) -> TransferStatus:
         """Why a write failed: DENIED or UNAVAILABLE."""
-        if self._known_unreachable():
-            return TransferStatus.UNAVAILABLE
-        return self._inquiry.classify_store(name)
+        known = self._known_cause()
+        return self._inquiry.classify_store(name) if known is None else known
 
     def size_of(self, name: str) -> int | None:
         """Length of an object in bytes; None if it is absent or can't be asked."""
@@ -90,6 +101,12 @@ class Diagnosis:
         """Nobody asks any more."""
         self._agent.close()
         self._inquiry.close()
+
+    def _known_cause(self) -> TransferStatus | None:
+        """What makes every transfer fail at present, if that is known without asking."""
+        if self._known_unreachable():
+            return TransferStatus.UNAVAILABLE
+        return TransferStatus.DENIED if self.keys_refused else None
 
     def _known_unreachable(self) -> bool:
         return self._clock() < self._unreachable_until

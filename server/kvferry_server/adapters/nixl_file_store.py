@@ -151,6 +151,9 @@ class FileObjectStore:
         settings = "" if problem else "one file per object, no fsync"
         return Preflight(not problem, settings=settings, problem=problem, steps=tuple(steps))
 
+    def refresh_credentials(self) -> None:
+        """A directory needs none."""
+
     def close(self) -> None:
         """See `ObjectStore.close`."""
         with self._preflight_lock:

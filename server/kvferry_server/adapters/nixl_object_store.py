@@ -1,13 +1,17 @@
 """The object store `s3://bucket/prefix`, over NIXL's OBJ plugin.
 
-Owns: generations of agents, the NIXL side of the preflight, and the S3 half of a chunk's
-procedure. boto3 stays outside: the preflight and the answers to what NIXL can't tell are passed in.
-Imports core and the adapters `nixl_*`, `integrity` and `s3_types`.
+Owns: generations of agents, the NIXL side of the preflight, and which keys are in use. boto3 stays
+outside: the preflight, the keys and the answers to what NIXL can't tell are passed in. Imports core
+and the adapters `nixl_*`, `integrity`, `s3_rotation` and `s3_types`.
 
 A generation is everything that was made from one dialect and one set of credentials: transfer
 agents with a driver each, probe agents, and the diagnosis. NIXL can't change a backend's keys, so
-a preflight that settles on something new makes a new generation; the old one finishes its
-transfers and is destroyed. At most `_MAX_RETIRING` old ones exist at a time.
+new keys, or a preflight that settles on something new, make a new generation; the old one finishes
+its transfers and is destroyed. At most `_MAX_RETIRING` old ones exist at a time.
+
+Refused keys: the first request that finds the keys of a generation refused makes all that follow
+wait, and those that fail too. They start again with the next keys that the store accepts, so that
+none is tried twice with a dead key; after `KeySource.wait_seconds` they end as denied.
 """
 
 from __future__ import annotations
@@ -20,16 +24,18 @@ from dataclasses import replace
 from functools import partial
 
 from kvferry_server.core.ports import Preflight
+from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.core.types import JobKind, Presence, TransferStatus
 
 from .integrity import Integrity
-from .nixl_diagnosis import Diagnosis
-from .nixl_driver import DriverPool, TransferDriver, move_and_wait
+from .nixl_driver import move_and_wait
+from .nixl_generation import Generation, backend_params
 from .nixl_library import REQUESTS_PER_AGENT, NixlAgent, NixlFault, require_plugin
-from .nixl_prober import Prober
-from .nixl_steps import Move, Steps, ask, move
+from .nixl_steps import Move
+from .s3_rotation import KeySource, Renewed, Rotation, Waiter, Waiting
 from .s3_types import (
     Credentials,
+    CredentialsUnavailable,
     Dialect,
     PreflightResult,
     RoundTrip,
@@ -40,74 +46,8 @@ from .s3_types import (
 
 _MAX_RETIRING = 2
 _QUESTION_THREADS = 8
-_PROBE_THREADS = 8
 
 _logger = logging.getLogger(__name__)
-
-
-class _Generation:
-    """Agents made from one dialect and one set of credentials.
-
-    Raises:
-        NixlFault: an agent can't be made.
-    """
-
-    def __init__(
-        self,
-        make_agent: Callable[[], NixlAgent],
-        inquiry: S3Inquiry,
-        settings: S3Settings,
-        questions: ThreadPoolExecutor,
-        agents: int,
-        probe_agents: int,
-    ) -> None:
-        self._settings = settings
-        self._diagnosis = Diagnosis(settings, make_agent(), inquiry)
-        self._pool = DriverPool(
-            [
-                TransferDriver(
-                    make_agent(),
-                    questions,
-                    capacity=REQUESTS_PER_AGENT,
-                    name=f"kvferry-s3-{number}",
-                )
-                for number in range(agents)
-            ]
-        )
-        self._prober = Prober(
-            [make_agent() for _ in range(probe_agents)], _PROBE_THREADS, self._diagnosis.reachable
-        )
-        self.submit = self._pool.submit
-
-    exact_size = False
-
-    def write(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
-        """Part of `ChunkMover`."""
-        if (yield from move(JobKind.STORE, buffer, self._settings.object_key(name))):
-            return TransferStatus.OK
-        return (yield from ask(partial(self._diagnosis.of_store, name)))
-
-    def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
-        """Part of `ChunkMover`."""
-        if (yield from move(JobKind.LOAD, buffer, self._settings.object_key(name))):
-            return TransferStatus.OK
-        return (yield from ask(partial(self._diagnosis.of_load, name, buffer.nbytes)))
-
-    def size(self, name: str) -> Steps[int | None]:
-        """Part of `ChunkMover`."""
-        return (yield from ask(partial(self._diagnosis.size_of, name)))
-
-    def probe(
-        self, names: Sequence[str], done: Callable[[Sequence[Presence] | None], None]
-    ) -> None:
-        """See `ObjectStore.probe`."""
-        self._prober.probe([self._settings.object_key(name) for name in names], done)
-
-    def close(self) -> None:
-        """Blocking: wait for transfers and probes, then destroy the agents."""
-        self._pool.close()
-        self._prober.close()
-        self._diagnosis.close()
 
 
 class S3ObjectStore:
@@ -118,7 +58,9 @@ class S3ObjectStore:
         preflight: tries the store with the round trip that it is given and chooses dialect and
             credentials; blocking.
         inquiry: makes what answers the questions that NIXL can't, for the chosen settings.
+        keys: where to find the next keys when those in use expire, change or are refused.
         integrity: what is done around each transfer.
+        telemetry: gets the expiry of the keys in use.
         agents: NIXL agents for transfers; each runs 25 chunks at once.
         probe_agents: NIXL agents for lookups.
 
@@ -133,6 +75,8 @@ class S3ObjectStore:
         preflight: Callable[[RoundTrip], PreflightResult],
         inquiry: Callable[[Dialect, Credentials], S3Inquiry],
         integrity: Integrity,
+        keys: KeySource,
+        telemetry: Telemetry = SILENCE,
         agents: int = 2,
         probe_agents: int = 2,
     ) -> None:
@@ -141,15 +85,20 @@ class S3ObjectStore:
         self._try_store = preflight
         self._inquiry = inquiry
         self._integrity = integrity
+        self._keys = keys
+        self._telemetry = telemetry
         self._agents = agents
         self._probe_agents = probe_agents
         self._questions = ThreadPoolExecutor(_QUESTION_THREADS, "kvferry-s3-question")
         self._preflight_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._generation: _Generation | None = None
+        self._generation: Generation | None = None
         self._chosen: tuple[Dialect, Credentials] | None = None
         self._retiring: list[threading.Thread] = []
         self._closed = False
+        self._complaint = ""
+        self._waiting = Waiting(keys.wait_seconds)
+        self._rotation = Rotation(self._renew, keys.files)
 
     @property
     def url(self) -> str:
@@ -169,13 +118,28 @@ class S3ObjectStore:
         done: Callable[[TransferStatus], None],
     ) -> None:
         """See `ObjectStore.transfer`."""
-        with self._lock:
-            generation = self._generation
-            if generation is not None:
-                run = self._integrity.store if kind is JobKind.STORE else self._integrity.load
-                generation.submit(run(generation, name, buffer), done)
-                return
-        done(TransferStatus.UNAVAILABLE)
+        run = self._integrity.store if kind is JobKind.STORE else self._integrity.load
+
+        def start() -> None:
+            with self._lock:
+                generation = self._generation
+                if generation is not None and not generation.keys_refused:
+                    ended = partial(end, generation)
+                    generation.submit(run(generation, name, buffer), ended)
+                    return
+            if generation is None:
+                done(TransferStatus.UNAVAILABLE)
+            else:
+                self._wait(generation, waiter)
+
+        def end(generation: Generation, status: TransferStatus) -> None:
+            if status is TransferStatus.DENIED and generation.keys_refused:
+                self._wait(generation, waiter)
+            else:
+                done(status)
+
+        waiter = Waiter(start, give_up=lambda: done(TransferStatus.DENIED))
+        start()
 
     def probe(
         self, names: Sequence[str], done: Callable[[Sequence[Presence] | None], None]
@@ -184,12 +148,31 @@ class S3ObjectStore:
         if not names:
             done(())
             return
-        with self._lock:
-            generation = self._generation
-            if generation is not None:
-                generation.probe(names, done)
-                return
-        done(None)
+
+        def start() -> None:
+            with self._lock:
+                generation = self._generation
+                if generation is not None and not generation.keys_refused:
+                    generation.probe(names, partial(end, generation))
+                    return
+            if generation is None:
+                done(None)
+            else:
+                self._wait(generation, waiter)
+
+        def end(generation: Generation, answers: Sequence[Presence] | None) -> None:
+            known = answers is not None and Presence.UNKNOWN not in answers
+            if generation.keys_refused and not known:
+                self._wait(generation, waiter)
+            else:
+                done(answers)
+
+        waiter = Waiter(start, give_up=lambda: done([Presence.UNKNOWN] * len(names)))
+        start()
+
+    def refresh_credentials(self) -> None:
+        """See `ObjectStore.refresh_credentials`."""
+        self._rotation.ask()
 
     def preflight(self) -> Preflight:
         """See `ObjectStore.preflight`.
@@ -203,33 +186,102 @@ class S3ObjectStore:
                     self._settle(result.dialect, result.credentials)
                 except NixlFault as fault:
                     return replace(result.report, ready=False, problem=str(fault))
+                self._waiting.start_all()
             return result.report
 
     def close(self) -> None:
         """See `ObjectStore.close`."""
+        self._rotation.close()
+        self._waiting.give_up_all()
         with self._preflight_lock:
             self._replace(None)
             with self._lock:
                 self._closed = True
             for thread in self._retiring:
                 thread.join()
+        self._waiting.give_up_all()
         self._questions.shutdown()
 
-    def _settle(self, dialect: Dialect, credentials: Credentials) -> None:
-        if self._closed or self._chosen == (dialect, credentials):
+    def _wait(self, generation: Generation, waiter: Waiter) -> None:
+        """Start a request again once there are other keys than this generation's refused ones."""
+        self._waiting.add(waiter)
+        if self._generation is not generation:
+            self._waiting.start_all()
+        self._rotation.ask()
+
+    def _renew(self) -> Renewed:
+        """Blocking, on the rotation's thread: see whether there are other keys, and use them."""
+        with self._preflight_lock:
+            renewed = self._renewed()
+            generation = self._generation
+        if generation is None or not generation.keys_refused:
+            self._waiting.start_all()
+        else:
+            self._waiting.give_up_late()
+        return renewed
+
+    def _renewed(self) -> Renewed:
+        generation = self._generation
+        if self._closed or self._chosen is None or generation is None:
+            return Renewed(settled=True)
+        dialect, used = self._chosen
+        stays = Renewed(settled=False, expires_at=used.expires_at)
+        try:
+            found = self._keys.resolve()
+        except CredentialsUnavailable as error:
+            self._complain(f"credentials can't be renewed: {error}")
+            return stays
+        if found.same_as(used):
+            settled = not generation.keys_refused or generation.check_keys()
+            if not settled:
+                self._complain("the store refuses the credentials, and there are no others yet")
+            return Renewed(settled, used.expires_at)
+        inquiry = self._inquiry(dialect, found)
+        if not inquiry.check_keys():
+            inquiry.close()
+            self._complain("new credentials were found, which the store refuses")
+            return stays
+        try:
+            self._settle(dialect, found, inquiry)
+        except NixlFault as fault:
+            self._complain(str(fault))
+            return stays
+        return Renewed(settled=True, expires_at=found.expires_at)
+
+    def _complain(self, problem: str) -> None:
+        """Log a problem when it begins, not each time."""
+        if problem != self._complaint:
+            self._complaint = problem
+            _logger.warning("%s", problem)
+
+    def _settle(
+        self, dialect: Dialect, credentials: Credentials, inquiry: S3Inquiry | None = None
+    ) -> None:
+        if self._closed or self._in_use(dialect, credentials):
             return
-        generation = _Generation(
+        generation = Generation(
             partial(self._make_agent, dialect, credentials),
-            self._inquiry(dialect, credentials),
+            inquiry or self._inquiry(dialect, credentials),
             self._settings,
             self._questions,
             self._agents,
             self._probe_agents,
         )
+        if self._chosen is not None:
+            _logger.info("new credentials or settings are in use from now on")
+        self._complaint = ""
         self._chosen = (dialect, credentials)
         self._replace(generation)
+        self._telemetry.credentials_expire(credentials.expires_at)
+        self._rotation.watch(credentials.expires_at)
 
-    def _replace(self, generation: _Generation | None) -> None:
+    def _in_use(self, dialect: Dialect, credentials: Credentials) -> bool:
+        if self._chosen is None:
+            return False
+        chosen, used = self._chosen
+        return chosen == dialect and used.same_as(credentials)
+
+    def _replace(self, generation: Generation | None) -> None:
         """Retire the present generation in favour of another; may wait for older ones."""
         while len(self._retiring) >= _MAX_RETIRING:
             self._retiring.pop(0).join()
@@ -261,27 +313,3 @@ class S3ObjectStore:
         finally:
             agent.close()
         return received == payload
-
-
-def backend_params(
-    settings: S3Settings, dialect: Dialect, credentials: Credentials
-) -> dict[str, str]:
-    """Settings of a backend of the OBJ plugin, secrets included."""
-    params = {
-        "bucket": settings.bucket,
-        "region": settings.region,
-        "access_key": credentials.access_key,
-        "secret_key": credentials.secret_key,
-        "use_virtual_addressing": "true" if dialect.addressing == "virtual" else "false",
-        "req_checksum": dialect.checksum,
-        "resp_checksum": dialect.checksum,
-        "num_threads": str(REQUESTS_PER_AGENT),
-    }
-    if credentials.session_token:
-        params["session_token"] = credentials.session_token
-    if settings.endpoint_url:
-        params["endpoint_override"] = settings.endpoint_url
-        params["scheme"] = settings.endpoint_url.partition("://")[0]
-    if settings.ca_bundle:
-        params["ca_bundle"] = settings.ca_bundle
-    return params

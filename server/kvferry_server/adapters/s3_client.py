@@ -39,9 +39,9 @@ def open_client(settings: S3Settings, credentials: Credentials, addressing: Addr
         "s3",
         endpoint_url=settings.endpoint_url or None,
         region_name=settings.region,
-        aws_access_key_id=credentials.access_key,
-        aws_secret_access_key=credentials.secret_key,
-        aws_session_token=credentials.session_token or None,
+        aws_access_key_id=credentials.access_key.reveal(),
+        aws_secret_access_key=credentials.secret_key.reveal(),
+        aws_session_token=credentials.session_token.reveal() or None,
         verify=settings.ca_bundle or None,
         config=config,
     )

@@ -9,8 +9,10 @@ library or program printed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,7 +25,7 @@ from botocore.utils import validate_region_name
 
 from kvferry_server.core.errors import ConfigError
 
-from .s3_types import Credentials, S3Settings
+from .s3_types import Credentials, CredentialsUnavailable, S3Settings
 
 DEFAULT_REGION = "us-east-1"
 _STS_CLIENT = Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 2})
@@ -45,12 +47,8 @@ _WHERE = (
 )
 
 
-class CredentialsUnavailable(Exception):
-    """No usable credentials; the text says what was tried and what to change."""
-
-
 class Resolved(NamedTuple):
-    """Keys, and in words where they came from."""
+    """Keys with their expiry, and in words where they came from."""
 
     credentials: Credentials
     source: str
@@ -75,8 +73,28 @@ def resolve_credentials() -> Resolved:
         raise CredentialsUnavailable(_explained(error)) from None
     if not (keys.access_key and keys.secret_key):
         raise CredentialsUnavailable(f"the AWS credentials found are empty: {_WHERE}")
-    resolved = Credentials(keys.access_key, keys.secret_key, keys.token or "")
+    resolved = Credentials(keys.access_key, keys.secret_key, keys.token or "", _expiry(found))
     return Resolved(resolved, _words(found.method))
+
+
+def credential_files() -> tuple[Path, ...]:
+    """Files that hold credentials or lead to them, whether they exist or not."""
+    session = Session()
+    names = [
+        session.get_config_variable("credentials_file"),
+        session.get_config_variable("config_file"),
+        os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"),
+        os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    ]
+    with contextlib.suppress(aws.BotoCoreError):
+        names.append(session.get_scoped_config().get("web_identity_token_file"))
+    return tuple(Path(name).expanduser() for name in names if name)
+
+
+def _expiry(found: object) -> float | None:
+    """Unix seconds when the keys expire, if their source said so; botocore has no public name."""
+    expiry = getattr(found, "_expiry_time", None)
+    return expiry.timestamp() if isinstance(expiry, datetime) else None
 
 
 def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:

@@ -48,6 +48,8 @@ _CREDENTIALS = {
     "RequestTimeTooSkewed": "refused because this machine's clock is off: set the clock",
     "AccountProblem": "the account is blocked there: ask whoever runs the store",
 }
+_DEAD_KEYS = frozenset(_CREDENTIALS) - {"RequestTimeTooSkewed", "AccountProblem"}
+"""Codes that other keys would cure."""
 _CHECKSUM = frozenset(
     {
         "NotImplemented",
@@ -95,6 +97,17 @@ def error_code(error: aws.ClientError) -> str:
     """S3's code for it, or the HTTP status as text where the answer had no body."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     return re.sub(r"[^A-Za-z0-9._-]", "", code)[:64]
+
+
+def refuses_keys(error: aws.ClientError) -> bool:
+    """Whether the keys themselves are refused: unknown, expired or wrong, not lacking a right."""
+    return error_code(error) in _DEAD_KEYS
+
+
+def gives_no_reason(error: aws.ClientError, settings: S3Settings) -> bool:
+    """Whether the answer to a HEAD, which has no body, leaves the reason of a refusal open."""
+    refused = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    return http_status(error) in refused and named_region(error) in {"", settings.region}
 
 
 def http_status(error: aws.ClientError) -> int:

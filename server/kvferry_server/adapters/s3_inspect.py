@@ -1,27 +1,33 @@
 """What has become of one object, after a transfer failed without saying why.
 
-Owns: HEAD requests by boto3, some 3 ms of CPU each, hence never used where a transfer went well.
-Imports boto3's helpers and core only.
+Owns: HEAD requests by boto3, some 3 ms of CPU each, hence never used where a transfer went well;
+and the question whether a refusal is one of the keys or of a right. Imports boto3's helpers and
+core only.
 
 Threading: any thread. One request at a time; who comes while the endpoint has just been found
-failing gets that answer again, so that fifty failed transfers cost one timeout, not fifty.
+failing gets that answer again, so that fifty failed transfers cost one timeout, not fifty. Once the
+keys are found refused, nothing is asked with them any more but by `check_keys`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from botocore.exceptions import ClientError
+
 from kvferry_server.core.types import TransferStatus
 
 from .s3_client import open_client
-from .s3_errors import REQUEST_ERRORS, diagnose
-from .s3_types import Credentials, Dialect, S3Settings
+from .s3_errors import REQUEST_ERRORS, diagnose, gives_no_reason, refuses_keys
+from .s3_types import MADE_UP_NAME, Credentials, Dialect, S3Settings
 
 MEMORY_SECONDS = 1.0
 """How long a failing endpoint's answer is given without asking again."""
+_REFUSED_KEYS = "credentials: the store refuses the keys in use; new ones are awaited"
 
 
 class ObjectHead(NamedTuple):
@@ -54,10 +60,24 @@ class S3Inspector:
         self._lock = threading.Lock()
         self._failing = ObjectHead(TransferStatus.OK)
         self._failing_until = 0.0
+        self._keys_refused = False
+
+    @property
+    def keys_refused(self) -> bool:
+        """See `S3Inquiry`."""
+        return self._keys_refused
+
+    def check_keys(self) -> bool:
+        """See `S3Inquiry`. Blocking, for some seconds at most."""
+        with self._lock:
+            self._keys_refused = self._refuses_keys()
+        return not self._keys_refused
 
     def head(self, name: str) -> ObjectHead:
         """Blocking, for some seconds at most: whether the object exists, and its size."""
         with self._lock:
+            if self._keys_refused:
+                return ObjectHead(TransferStatus.DENIED, problem=_REFUSED_KEYS)
             if self._monotonic() < self._failing_until:
                 return self._failing
             found = self._ask(name)
@@ -98,6 +118,22 @@ class S3Inspector:
                 Bucket=self._settings.bucket, Key=self._settings.object_key(name)
             )
         except REQUEST_ERRORS as error:
+            if isinstance(error, ClientError) and gives_no_reason(error, self._settings):
+                self._keys_refused = self._refuses_keys()
+                if self._keys_refused:
+                    return ObjectHead(TransferStatus.DENIED, problem=_REFUSED_KEYS)
             found = diagnose(error, self._settings)
             return ObjectHead(found.status, problem=found.problem)
         return ObjectHead(TransferStatus.OK, answer["ContentLength"])
+
+    def _refuses_keys(self) -> bool:
+        """Ask in a way whose refusal has a reason in its body."""
+        key = self._settings.object_key(MADE_UP_NAME)
+        try:
+            answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
+        except ClientError as error:
+            return refuses_keys(error)
+        except REQUEST_ERRORS:
+            return False
+        with contextlib.closing(answer["Body"]):
+            return False

@@ -17,7 +17,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -26,13 +25,14 @@ from botocore.exceptions import ClientError
 from kvferry_server.core.ports import CheckStep, Preflight
 
 from .s3_client import open_client
-from .s3_credentials import CredentialsUnavailable, Resolved, resolve_credentials
+from .s3_credentials import Resolved, resolve_credentials
 from .s3_endpoint import EndpointUnreachable, reach_endpoint
-from .s3_errors import REQUEST_ERRORS, diagnose, error_code, http_status, named_region
+from .s3_errors import REQUEST_ERRORS, diagnose, error_code, gives_no_reason
 from .s3_types import (
     Addressing,
     ChecksumMode,
     Credentials,
+    CredentialsUnavailable,
     Dialect,
     PreflightResult,
     RoundTrip,
@@ -234,16 +234,10 @@ def _head_bucket(client: S3Client, settings: S3Settings) -> str:
     try:
         client.head_bucket(Bucket=settings.bucket)
     except ClientError as error:
-        if not _says_no_reason(error):
+        if not gives_no_reason(error, settings):
             raise
         return _list_bucket(client, settings)
     return "exists and accepts the credentials"
-
-
-def _says_no_reason(error: ClientError) -> bool:
-    """Whether the answer to a HEAD, which has no body, leaves the reason open."""
-    refused = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-    return http_status(error) in refused and not named_region(error)
 
 
 def _list_bucket(client: S3Client, settings: S3Settings) -> str:

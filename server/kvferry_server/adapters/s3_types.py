@@ -1,15 +1,16 @@
 """Values that the S3 adapters share: where the bucket is, how to speak to it, with which keys.
 
 Owns: the settings of one S3 store, the dialect that a preflight chooses, resolved credentials, and
-the contract between the object store (NIXL) and the preflight (boto3). Imports core only.
+the contract between the object store (NIXL) and what asks by boto3. Imports core only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from kvferry_server.core.ports import Preflight
+from kvferry_server.core.secret import Secret
 from kvferry_server.core.types import TransferStatus
 
 Addressing = Literal["path", "virtual"]
@@ -17,6 +18,10 @@ Addressing = Literal["path", "virtual"]
 
 ChecksumMode = Literal["required", "supported"]
 """When the SDK adds its own checksum to a request: only where S3 insists, or wherever it can."""
+
+
+MADE_UP_NAME = "kvferry-probe/no-such-object"
+"""Under the store's prefix; there is never an object of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,41 @@ class Dialect:
         return f"{self.addressing} addressing, checksum {self.checksum}"
 
 
-@dataclass(frozen=True, slots=True)
 class Credentials:
-    """One resolved set of keys; none of it shows in `repr`."""
+    """One resolved set of keys.
 
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
-    session_token: str = field(default="", repr=False)
+    Args:
+        access_key: the key's id; a secret too, so that no log names it.
+        secret_key: signs requests.
+        session_token: of temporary keys; may be empty.
+        expires_at: Unix seconds after which the store refuses them; None if that is not known.
+    """
+
+    __slots__ = ("access_key", "expires_at", "secret_key", "session_token")
+
+    def __init__(
+        self,
+        access_key: str,
+        secret_key: str,
+        session_token: str = "",
+        expires_at: float | None = None,
+    ) -> None:
+        self.access_key = Secret(access_key)
+        self.secret_key = Secret(secret_key)
+        self.session_token = Secret(session_token)
+        self.expires_at = expires_at
+
+    def same_as(self, other: Credentials) -> bool:
+        """Whether these are the same keys."""
+        return (
+            self.access_key.same_as(other.access_key)
+            and self.secret_key.same_as(other.secret_key)
+            and self.session_token.same_as(other.session_token)
+        )
+
+
+class CredentialsUnavailable(Exception):
+    """No usable credentials; the text says what was tried and what to change."""
 
 
 class RoundTrip(Protocol):
@@ -119,6 +152,16 @@ class S3Inquiry(Protocol):
 
     def classify_store(self, name: str) -> TransferStatus:
         """Why a store failed: DENIED or, worth another try, UNAVAILABLE."""
+
+    @property
+    def keys_refused(self) -> bool:
+        """Whether the store was last found to refuse the keys themselves; asks nothing.
+
+        While it does, the other questions are answered DENIED without being asked.
+        """
+
+    def check_keys(self) -> bool:
+        """Ask with a made-up name; True unless the store refuses the keys themselves."""
 
     def close(self) -> None:
         """Close the connections."""

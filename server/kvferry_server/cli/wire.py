@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_FILE_THREADS = 8
 """More threads make a file store no faster."""
+KEY_WAIT_SECONDS = 10.0
+"""How long a chunk that was refused for its keys waits for others; far from the hard deadline."""
 
 
 def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
@@ -94,7 +96,7 @@ def build_store(config: Config, telemetry: Telemetry = SILENCE) -> ObjectStore:
         case FileUrl(directory):
             return _file_store(Path(directory), integrity, config)
         case S3Url(bucket, prefix):
-            return _s3_store(bucket, prefix, integrity, config)
+            return _s3_store(bucket, prefix, integrity, config, telemetry)
 
 
 def _file_store(directory: Path, integrity: Integrity, config: Config) -> ObjectStore:
@@ -104,12 +106,19 @@ def _file_store(directory: Path, integrity: Integrity, config: Config) -> Object
     return FileObjectStore(directory, integrity=integrity, threads=threads)
 
 
-def _s3_store(bucket: str, prefix: str, integrity: Integrity, config: Config) -> ObjectStore:
+def _s3_store(
+    bucket: str, prefix: str, integrity: Integrity, config: Config, telemetry: Telemetry
+) -> ObjectStore:
     from kvferry_server.adapters.nixl_library import REQUESTS_PER_AGENT  # noqa: PLC0415
     from kvferry_server.adapters.nixl_object_store import S3ObjectStore  # noqa: PLC0415
-    from kvferry_server.adapters.s3_credentials import settings_from_environment  # noqa: PLC0415
+    from kvferry_server.adapters.s3_credentials import (  # noqa: PLC0415
+        credential_files,
+        resolve_credentials,
+        settings_from_environment,
+    )
     from kvferry_server.adapters.s3_inspect import S3Inspector  # noqa: PLC0415
     from kvferry_server.adapters.s3_preflight import S3Preflight  # noqa: PLC0415
+    from kvferry_server.adapters.s3_rotation import KeySource  # noqa: PLC0415
 
     settings = settings_from_environment(bucket, prefix)
     return S3ObjectStore(
@@ -117,5 +126,11 @@ def _s3_store(bucket: str, prefix: str, integrity: Integrity, config: Config) ->
         preflight=lambda round_trip: S3Preflight(settings, round_trip).run(),
         inquiry=partial(S3Inspector, settings),
         integrity=integrity,
+        keys=KeySource(
+            lambda: resolve_credentials().credentials,
+            credential_files,
+            min(KEY_WAIT_SECONDS, config.timeouts.hard_deadline_seconds / 4),
+        ),
+        telemetry=telemetry,
         agents=math.ceil(config.limits.max_inflight_chunks / REQUESTS_PER_AGENT),
     )

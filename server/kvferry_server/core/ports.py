@@ -86,6 +86,9 @@ class ObjectStore(Protocol):
         repeated at any time.
         """
 
+    def refresh_credentials(self) -> None:
+        """Read credentials anew soon, and go on with them if they are others and accepted."""
+
     def close(self) -> None:
         """Blocking: wait for running transfers and probes, then release everything."""
 

@@ -119,6 +119,11 @@ class Daemon:
         """End the process at once."""
         self._ports.abort(reason)
 
+    def refresh_credentials(self) -> None:
+        """Have the store read its credentials anew soon."""
+        _log.info("credentials are read anew")
+        self._ports.store.refresh_credentials()
+
     def server_info(self, timeout_seconds: float) -> admin_pb2.GetServerInfoResponse:
         """A snapshot of the daemon, from any thread but the event loop's.
 
@@ -247,7 +252,7 @@ class _Signals:
     """SIGTERM and SIGINT, also while the daemon is still being built. They work as process 1.
 
     A second one ends the process at once, unless it follows the first so closely that the same
-    sender may have sent both (to the process and to its group).
+    sender may have sent both (to the process and to its group). SIGHUP has credentials read anew.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -256,12 +261,17 @@ class _Signals:
         self._first: float | None = None
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._received)
+        loop.add_signal_handler(signal.SIGHUP, self._renew)
 
     def stop(self, daemon: Daemon) -> None:
         """Stop this daemon on the first signal, or now if it came already."""
         self._daemon = daemon
         if self._first is not None:
             daemon.stop()
+
+    def _renew(self) -> None:
+        if self._daemon is not None:
+            self._daemon.refresh_credentials()
 
     def _received(self) -> None:
         now = self._loop.time()
