@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import parse_qs
 
 import pytest
 
 from kvferry_server.adapters.s3_credentials import (
+    credential_files,
     resolve_credentials,
     settings_from_environment,
 )
 from kvferry_server.adapters.s3_types import CredentialsUnavailable
 from kvferry_server.core.errors import ConfigError
+from tests.support.token_service import token_service
 
 SECRET = "kEeP-tHiS-oUt"
 
@@ -109,66 +109,49 @@ def test_a_missing_web_identity_token_is_explained(monkeypatch, tmp_path):
     assert "can't be read" in failure()
 
 
-class TokenService(BaseHTTPRequestHandler):
-    """Plays AWS's token service: remembers the web identity tokens that come."""
-
-    tokens: list[str]
-    status = 200
-
-    def do_POST(self) -> None:
-        body = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.tokens.append(body["WebIdentityToken"][0])
-        self.send_response(self.status)
-        self.end_headers()
-        if self.status == 200:
-            keys = (
-                "<AccessKeyId>ASIA1</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
-                "<SessionToken>t</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>"
-            )
-            result = f"<Credentials>{keys}</Credentials>"
-            name = "AssumeRoleWithWebIdentity"
-            answer = f"<{name}Response><{name}Result>{result}</{name}Result></{name}Response>"
-        else:
-            error = f"<Code>InvalidIdentityToken</Code><Message>{SECRET}</Message>"
-            answer = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
-        self.wfile.write(answer.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def token_service(monkeypatch, tmp_path):
+def sts(monkeypatch, tmp_path):
     """A token service, and the file with the token that is sent there."""
-    handler = type("Handler", (TokenService,), {"tokens": []})
-    server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/store")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    try:
-        yield handler, tmp_path / "token"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with token_service() as service:
+        for name, value in service.environment(str(tmp_path / "token")).items():
+            monkeypatch.setenv(name, value)
+        yield service, tmp_path / "token"
 
 
-def test_C02_a_rotated_web_identity_token_is_read_afresh(token_service):
-    handler, token = token_service
+def test_C02_a_rotated_web_identity_token_is_read_afresh(sts):
+    service, token = sts
     for number in ("first", "second"):
         token.write_text(number)
         resolved = resolve_credentials()
         assert resolved.credentials.session_token.reveal() == "t"
         assert resolved.source == "a web identity"
-    assert handler.tokens == ["first", "second"]
+    assert service.tokens == ["first", "second"]
 
 
-def test_a_refusal_by_the_token_service_is_told_by_its_code(token_service):
-    handler, token = token_service
-    handler.status = 400
+def test_the_expiry_of_temporary_keys_is_known(sts, monkeypatch):
+    service, token = sts
+    token.write_text("token")
+    service.expiration = "2098-07-06T05:04:03Z"
+    expected = datetime(2098, 7, 6, 5, 4, 3, tzinfo=UTC).timestamp()
+    assert resolve_credentials().credentials.expires_at == expected
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert resolve_credentials().credentials.expires_at is None
+
+
+def test_the_files_that_are_watched(sts, monkeypatch, tmp_path):
+    _, token = sts
+    config = tmp_path / "config"
+    config.write_text(f"[default]\nweb_identity_token_file = {tmp_path / 'other'}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    expected = {config, token, tmp_path / "other", tmp_path / "no-credentials"}
+    assert set(credential_files()) == expected
+
+
+def test_a_refusal_by_the_token_service_is_told_by_its_code(sts):
+    service, token = sts
+    service.status, service.error_text = 400, SECRET
     token.write_text(SECRET)
     assert "InvalidIdentityToken" in failure()
 
