@@ -115,7 +115,9 @@ class Reference:
     )
     awake: float = 0.0
     last_step: float | None = None
-    aborts: int = 0
+    _older: tuple[int, float] | None = None
+    """The poll that the event at hand supersedes."""
+    _expected: tuple[Admission, ...] = ()
 
     def __post_init__(self) -> None:
         self.capacity = self.settings.max_active_chunks
@@ -129,6 +131,7 @@ class Reference:
             self._note_effect(effect, event, now)
         if isinstance(event, events.SubmitJobs):
             assert sum(isinstance(e, effects.SubmitReply) for e in done) == 1
+        assert self._older is None, "an older poll is not answered"
         self._check_rest(event, now)
 
     # -- events
@@ -136,6 +139,7 @@ class Reference:
     def _note_event(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912
         match event:
             case events.OpenSession():
+                assert not self.stopping
                 self.sessions[event.session.session_id] = ModelSession(event.session)
             case events.CloseSession():
                 session = self.sessions[event.session_id]
@@ -278,8 +282,6 @@ class Reference:
                 self._check_quiet(effect)
             case effects.JobFinished():
                 self._check_job(effect, now)
-            case effects.Abort():
-                self.aborts += 1
 
     def _check_start(self, start: effects.StartTransfer, now: float) -> None:
         session = self.sessions[start.session_id]
