@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -49,7 +50,7 @@ _inherited: list[Shared] = []
 class Client:
     """A client of one daemon for one region; see the module's docstring."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         socket_dir: str | os.PathLike[str],
         region_view: memoryview,
@@ -57,6 +58,7 @@ class Client:
         namespace: str,
         engine_id: str,
         slot_bytes: int | None = None,
+        vllm_namespace: str = "",
         lookup_timeout_s: float = 2.0,
         max_queued_jobs: int = 4096,
         stall_timeout_s: float = 30.0,
@@ -64,7 +66,8 @@ class Client:
         """Prepare a client; nothing is connected and no thread started yet.
 
         `region_view` has the shape (slots, stride); `slot_bytes` of each slot are moved, by
-        default the stride. A lookup is a miss after `lookup_timeout_s` seconds. Jobs above
+        default the stride. `vllm_namespace` is what vLLM's own tiers would use, for a daemon that
+        uses their names. A lookup is a miss after `lookup_timeout_s` seconds. Jobs above
         `max_queued_jobs` that wait to be sent, of each kind, end at once as NOT_SENT. If calls
         fail for `stall_timeout_s` seconds without a break though the lease lives, the client
         asks the daemon to end the session, and attaches anew once it has.
@@ -76,6 +79,7 @@ class Client:
             socket_dir=os.fspath(socket_dir),
             region_view=region_view,
             namespace=namespace,
+            vllm_namespace=vllm_namespace,
             engine_id=engine_id,
             slots=slots,
             slot_bytes=stride if slot_bytes is None else slot_bytes,
@@ -209,6 +213,20 @@ class Client:
                 if now >= end:
                     return False
                 shared.changed.wait((end if expiry is None else min(end, expiry)) - now)
+
+    def change_namespace(self, namespace: str, vllm_namespace: str) -> None:
+        """Go on with other objects: end the session, then attach anew. Never blocks.
+
+        Until then lookups are misses and jobs end at once as NOT_SENT.
+        """
+        self._config = replace(self._config, namespace=namespace, vllm_namespace=vllm_namespace)
+        shared = self._shared
+        with shared.lock:
+            shared.config = self._config
+            session = shared.session
+            ended = session is not None and shared.begin_ending(session, "the namespace changed")
+        if session is not None and ended:
+            session.lease.half_close()
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until every job has a result; return False if `timeout_s` ran out first.

@@ -38,13 +38,20 @@ def seconds_of(value: Duration) -> float:
 
 
 def attach_request(
-    region: RegionSource, *, client_version: str, engine_id: str, namespace: str, slot_bytes: int
+    region: RegionSource,
+    *,
+    client_version: str,
+    engine_id: str,
+    namespace: str,
+    vllm_namespace: str,
+    slot_bytes: int,
 ) -> offload_pb2.AttachRegionRequest:
     """Describe a region for the lease."""
     return offload_pb2.AttachRegionRequest(
         client_version=client_version,
         engine_id=engine_id,
         namespace=namespace,
+        vllm_namespace=vllm_namespace,
         slot_bytes=slot_bytes,
         slot_stride_bytes=region.slot_stride_bytes,
         segments=[

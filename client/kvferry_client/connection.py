@@ -65,6 +65,7 @@ class Connection:
                 client_version=client_version(),
                 engine_id=config.engine_id,
                 namespace=config.namespace,
+                vllm_namespace=config.vllm_namespace,
                 slot_bytes=config.slot_bytes,
             )
             lease = connect(config.socket_dir)
@@ -84,6 +85,7 @@ class Connection:
         limits = codec.limits_of(reply.limits)
         return Session(
             ref=reply.session,
+            namespace=config.namespace,
             boot_id=reply.boot_id,
             limits=limits,
             server_version=reply.server_version,
@@ -100,7 +102,8 @@ class Connection:
             shared.session, shared.attaching = session, None
             shared.counters["sessions_attached"] += 1
             shared.last_error = ""
-            closing = session.ending = shared.closing
+            outdated = session.namespace != shared.config.namespace
+            closing = session.ending = shared.closing or outdated
             for condition in (shared.sender_wakeup, shared.poller_wakeup, shared.changed):
                 condition.notify_all()
         if closing:
@@ -111,7 +114,7 @@ class Connection:
             shared.config.slot_bytes,
             session.server_version,
             session.ref.session_id,
-            shared.config.namespace,
+            session.namespace,
         )
         session.lease.wait_for_end()
         with shared.lock:

@@ -19,6 +19,7 @@ PAGE_BYTES: Final = 4096
 MAX_PAGES_PER_FILE: Final = 256
 MAX_HEADER_BYTES: Final = 64 << 20
 WEIGHT_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
+CONFIG_FILES: Final = ("config.json", "adapter_config.json")
 _LENGTH_BYTES: Final = 8
 
 
@@ -43,7 +44,7 @@ def find_model(model: str, revision: str, environment: Mapping[str, str]) -> Pat
 
 
 def weights_fingerprint(model: Path) -> str:
-    """Return a digest over config.json and the weight files; "" if there are no weights.
+    """Return a digest over the config and the weight files; "" if there are no weights.
 
     Raises OSError if a file can't be read.
     """
@@ -51,9 +52,10 @@ def weights_fingerprint(model: Path) -> str:
     if not files:
         return ""
     digest = hashlib.sha256()
-    config = model / "config.json"
-    if config.is_file():
-        digest.update(hashlib.sha256(config.read_bytes()).digest())
+    for name in CONFIG_FILES:
+        config = model / name
+        if config.is_file():
+            digest.update(hashlib.sha256(config.read_bytes()).digest())
     for path in files:
         name = path.name if path == model else str(path.relative_to(model))
         digest.update(json.dumps([name, path.stat().st_size]).encode())

@@ -48,6 +48,7 @@ class Session:
     """Fields under the client's lock, except the lease and the channel, which have their own."""
 
     ref: types_pb2.SessionRef = field(repr=False)
+    namespace: str
     boot_id: str
     limits: SessionLimits
     server_version: str

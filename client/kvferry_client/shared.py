@@ -72,6 +72,7 @@ class Config:
     socket_dir: str
     region_view: memoryview
     namespace: str
+    vllm_namespace: str
     engine_id: str
     slots: int
     slot_bytes: int

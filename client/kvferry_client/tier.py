@@ -17,6 +17,7 @@ Nothing here blocks but `drain` and `shutdown`.
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
@@ -32,7 +33,7 @@ from kvferry_client.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class TierClient(Protocol):
@@ -100,6 +101,15 @@ class _OpenJob:
     keys: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """A question that is open, and when it was asked."""
+
+    request_id: str
+    keys: tuple[bytes, ...]
+    asked_at: float
+
+
 @dataclass(slots=True)
 class _Group:
     """Keys of one request and KV-cache group that wait to be asked for."""
@@ -120,15 +130,18 @@ class _Group:
 class TierLogic:
     """State of one tier; see the module's docstring."""
 
-    def __init__(self, client: TierClient) -> None:
-        """Serve from `client`, which this object starts and closes."""
+    def __init__(self, client: TierClient, clock: Callable[[], float] = time.monotonic) -> None:
+        """Serve from `client`, which this object starts and closes; `clock` is in seconds."""
         self._client = client
+        self._clock = clock
         self._verdicts: dict[str, dict[bytes, Verdict]] = {}
         self._waiting: dict[tuple[str, bytes], _Group] = {}
-        self._tickets: dict[int, tuple[str, tuple[bytes, ...]]] = {}
+        self._tickets: dict[int, _Ticket] = {}
         self._jobs: dict[int, _OpenJob] = {}
         self.unknown_results = 0
         """Results of jobs that nobody waits for, since the start."""
+        self.counters = {"lookups_answered": 0.0, "lookup_seconds": 0.0}
+        """Totals since the start."""
 
     def start(self) -> None:
         """Start connecting in the background."""
@@ -163,7 +176,7 @@ class TierLogic:
         for (request_id, _), group in waiting.items():
             keys = tuple(group.keys)
             ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
-            self._tickets[ticket] = (request_id, keys)
+            self._tickets[ticket] = _Ticket(request_id, keys, self._clock())
 
     def submit_store(
         self, job_id: int, keys: Iterable[bytes], slots: Iterable[int], context: RequestContext
@@ -201,7 +214,7 @@ class TierLogic:
         """Tell whether the engine must go on stepping: jobs or lookups are open."""
         self._take_lookups()
         self.flush()
-        asked = any(request_id in self._verdicts for request_id, _ in self._tickets.values())
+        asked = any(ticket.request_id in self._verdicts for ticket in self._tickets.values())
         return bool(self._jobs) or asked
 
     def drain(self) -> None:
@@ -216,11 +229,15 @@ class TierLogic:
         if not self._tickets:
             return
         for reply in self._client.take_lookups():
-            request_id, keys = self._tickets.pop(reply.ticket, ("", ()))
-            verdicts = self._verdicts.get(request_id)
+            ticket = self._tickets.pop(reply.ticket, None)
+            if ticket is None:
+                continue
+            self.counters["lookups_answered"] += 1
+            self.counters["lookup_seconds"] += self._clock() - ticket.asked_at
+            verdicts = self._verdicts.get(ticket.request_id)
             if verdicts is None:
                 continue
-            for key, presence in zip(keys, reply.verdicts, strict=False):
+            for key, presence in zip(ticket.keys, reply.verdicts, strict=False):
                 if verdicts.get(key) is Verdict.RETRY:
                     hit = presence is Presence.PRESENT
                     verdicts[key] = Verdict.HIT if hit else Verdict.MISS

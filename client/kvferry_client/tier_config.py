@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET_DIR: Final = "/run/kvferry"
 LOCALITIES: Final = ("LOCAL", "REMOTE")
+AFTER_RESET: Final = ("new_epoch", "keep")
 _SECRET_WORDS: Final = (
     "secret",
     "password",
@@ -36,6 +37,7 @@ class TierConfig:
     lookup_timeout_s: float = 2.0
     enable_kv_events: bool = False
     locality: str | None = "REMOTE"
+    after_reset: str = "new_epoch"
 
 
 def parse(options: Mapping[str, Any]) -> tuple[TierConfig, list[str]]:
@@ -93,4 +95,6 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the kvferry tier's 'enable_kv_events' must be true or false")  # noqa: TRY004 - a config error
     if values.get("locality", "REMOTE") not in (*LOCALITIES, None):
         raise ValueError('the kvferry tier\'s \'locality\' must be "LOCAL" or "REMOTE"')
+    if values.get("after_reset", "new_epoch") not in AFTER_RESET:
+        raise ValueError('the kvferry tier\'s \'after_reset\' must be "new_epoch" or "keep"')
     return values

@@ -11,9 +11,7 @@ the plugin entry point also "module_path": "kvferry_client.vllm_tier".
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
 import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -34,12 +32,13 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from kvferry_client import tier_config, tier_metrics
+from kvferry_client import tier_config, tier_metrics, vllm_compat
 from kvferry_client.client import Client
-from kvferry_client.fingerprint import find_model, weights_fingerprint
-from kvferry_client.namespace import make_namespace, offloading_fields
+from kvferry_client.connection import client_version
+from kvferry_client.identity import Identity
 from kvferry_client.tier import FinishedJob, TierLogic, Verdict
 from kvferry_client.types import ClientState, JobKind, RequestContext
+from kvferry_client.vllm_lora import hash_adapters_by_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,11 +48,12 @@ SHUTDOWN_SECONDS: Final = 2.0
 MAX_ENGINE_ID_CHARS: Final = 128
 TRANSFER_PARAM_PREFIX: Final = "kvferry."
 """Only kv_transfer_params that begin so reach the daemon."""
+PRIORITY_PARAM: Final = "kvferry.priority"
+"""A whole number, lower runs earlier; vLLM does not tell a tier its own priority."""
 
 logger = logging.getLogger("kvferry_client")
 logger.parent = logging.getLogger("vllm")  # vLLM configures handlers on its own logger only.
 
-_RESULT_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(JobResult))
 _VERDICTS: Final = {
     Verdict.HIT: LookupResult.HIT,
     Verdict.MISS: LookupResult.MISS,
@@ -96,9 +96,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
 
         Raises ValueError for a config that can't be meant.
         """
-        base_options = {}
-        if "backpressure_detector" in inspect.signature(super().__init__).parameters:
-            base_options["backpressure_detector"] = backpressure_detector
+        base_options = vllm_compat.base_options(backpressure_detector)
         super().__init__(offloading_spec, primary_kv_view, tier_type, **base_options)
         config, warnings = tier_config.parse(options)
         for warning in warnings:
@@ -111,13 +109,19 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         self._failed_submissions: list[JobResult] = []
         self._context = RequestContext()
         self._seed_checked = False
-        self._reported: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._reported: dict[tuple[str, tuple[str, ...]], float] = {}
         self._attached: bool | None = None
         spec_config = offloading_spec.config
+        self._keeps_epoch = config.after_reset == "keep"
+        self._identity = Identity(
+            spec_config, config, self._block_size_bytes, vllm_compat.vllm_namespace(offloading_spec)
+        )
+        hash_adapters_by_content()
         self._client = Client(
             config.socket_dir,
             primary_kv_view,
-            namespace=_namespace(spec_config, config, self._block_size_bytes),
+            namespace=self._identity.namespace,
+            vllm_namespace=self._identity.vllm_namespace,
             engine_id=str(spec_config.engine_id)[:MAX_ENGINE_ID_CHARS] or "vllm",
             lookup_timeout_s=float(config.lookup_timeout_s),
         )
@@ -129,22 +133,20 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         """Tell whether a chunk is in the object store; RETRY until the daemon has answered."""
         if self._context.request_id != req_context.req_id:
             self._context = _request_context(req_context)
-        position = None
-        if hasattr(req_context, "get_offload_key_position"):
-            position = req_context.get_offload_key_position(key)
+        position = vllm_compat.key_position(req_context, key)
         return _VERDICTS[self._logic.lookup(bytes(key), self._context, position)]
 
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_store(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a store."""
         context = _request_context(job_metadata.req_context)
-        self._logic.submit_store(job_metadata.job_id, *_chunks(job_metadata), context)
+        self._logic.submit_store(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_load(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a load."""
         context = _request_context(job_metadata.req_context)
-        self._logic.submit_load(job_metadata.job_id, *_chunks(job_metadata), context)
+        self._logic.submit_load(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Return the jobs that ended since the last call, each exactly once."""
@@ -187,8 +189,19 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
 
     @_contained(lambda _self: None)
     def drain_jobs(self) -> None:
-        """Block until nothing touches the region for a job any more."""
+        """Block until nothing touches the region for a job any more; then begin a new epoch.
+
+        vLLM calls this in `reset_cache` only: when the engine sleeps and when weights change.
+        """
         self._logic.drain()
+        if not self._keeps_epoch:
+            self._identity.begin_epoch()
+            logger.warning(
+                "the KV cache was reset, so the weights may have changed: kvferry begins a new "
+                'cache epoch, and a daemon with naming "vllm" is not used any more; set '
+                "'after_reset' to \"keep\" if this engine's weights never change"
+            )
+            self._client.change_namespace(self._identity.namespace, self._identity.vllm_namespace)
 
     @_contained(lambda _self: None)
     def shutdown(self) -> None:
@@ -211,11 +224,24 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         )
         return definitions
 
+    @classmethod
+    def config_info_keys(cls, tier_config: dict[str, Any]) -> tuple[str, ...]:
+        """Name the labels of `config_info`; vLLM asks from 0.33 on."""
+        del tier_config
+        return tier_metrics.CONFIG_INFO
+
+    @_contained(lambda _self: {})
+    def config_info(self) -> dict[str, str]:
+        """Return this tier's facts: version and namespace at the start."""
+        values = (client_version(), self._identity.namespace)
+        return dict(zip(tier_metrics.CONFIG_INFO, values, strict=True))
+
     @_contained(lambda _self: None)
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return what changed since the last call; at first every series, at 0 or more."""
         stats = OffloadingConnectorStats()
-        for name, labels, total in tier_metrics.samples(self._client.counters):
+        totals = {**self._client.counters, **self._logic.counters}
+        for name, labels, total in tier_metrics.samples(totals):
             before = self._reported.get((name, labels))
             if total != before:
                 self._reported[name, labels] = total
@@ -231,7 +257,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         finished = self._logic.finished()
         if self._events is not None:
             self._add_events(finished)
-        return [_job_result(job) for job in finished]
+        return [vllm_compat.job_result(job) for job in finished]
 
     @_contained(lambda _self, _jobs: None)
     def _add_events(self, finished: list[FinishedJob]) -> None:
@@ -287,26 +313,6 @@ def hash_seed_warning(environment: os._Environ[str] | dict[str, str]) -> str:
     )
 
 
-def _chunks(job: Any) -> tuple[list[bytes], list[int]]:  # noqa: ANN401
-    """Return the keys and slots of a TransferJob (0.30 on) or of an older one."""
-    slots = getattr(job, "chunk_ids", None)
-    if slots is None:
-        slots = job.block_ids
-    return [bytes(key) for key in job.keys], [int(slot) for slot in slots]
-
-
-def _job_result(job: FinishedJob) -> JobResult:
-    values: dict[str, Any] = {
-        "job_id": job.job_id,
-        "success": job.success,
-        "transfer_time": job.transfer_seconds,
-        "transfer_bytes": job.transferred_bytes,
-    }
-    if job.kind is JobKind.LOAD and not job.success and job.good_keys:
-        values["successful_keys"] = [OffloadKey(key) for key in job.good_keys]
-    return JobResult(**{name: values[name] for name in values if name in _RESULT_FIELDS})
-
-
 def _request_context(req_context: Any) -> RequestContext:  # noqa: ANN401
     params = req_context.kv_transfer_params or {}
     allowed = tuple(
@@ -314,25 +320,5 @@ def _request_context(req_context: Any) -> RequestContext:  # noqa: ANN401
         for name, value in params.items()
         if name.startswith(TRANSFER_PARAM_PREFIX) and isinstance(value, str | int | float)
     )
-    return RequestContext(req_context.req_id, 0, allowed)
-
-
-def _namespace(spec_config: Any, config: tier_config.TierConfig, slot_bytes: int) -> str:  # noqa: ANN401
-    model = find_model(spec_config.model.name, config.model_revision, os.environ)
-    weights = ""
-    try:
-        weights = weights_fingerprint(model) if model is not None else ""
-    except OSError as error:
-        logger.warning("kvferry can't read the model's weights: %s", error)
-    if not weights and not (config.model_revision or config.cache_epoch):
-        logger.warning(
-            "kvferry found no weights of this model, so it can't tell fine-tunes at one path "
-            "apart: set 'model_revision' or 'cache_epoch' in the tier's config"
-        )
-    return make_namespace(
-        offloading_fields(spec_config, slot_bytes, os.environ),
-        rank=spec_config.parallel.rank,
-        weights=weights,
-        model_revision=config.model_revision,
-        cache_epoch=config.cache_epoch,
-    )
+    priority = params.get(PRIORITY_PARAM, 0)
+    return RequestContext(req_context.req_id, priority if isinstance(priority, int) else 0, allowed)

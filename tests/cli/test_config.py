@@ -225,6 +225,14 @@ def test_K06_a_prefix_that_leaves_its_place_is_refused(prefix):
         load({"--store-url": f"s3://bucket/{prefix}"}, USER, 1000)
 
 
+def test_vllms_naming_needs_an_s3_store(tmp_path):
+    text = '[store]\nnaming = "vllm"\nurl = "{}"\n'
+    config = load_file(tmp_path, text.format("s3://bucket/p")).config
+    assert config.server_settings(debug_attach_by_name=False).naming == "vllm"
+    assert "store.naming" in refused(tmp_path, text.format("file:///srv/store"))
+    assert "must be one of" in refused(tmp_path, '[store]\nnaming = "other"\n')
+
+
 def test_G09_a_socket_path_over_107_bytes_is_refused_with_limit_and_path():
     fits = "/" + "d" * (107 - len("/kvferry.sock") - 1)
     assert load({"--socket-dir": fits}, USER, 1000).config.sockets.directory == fits

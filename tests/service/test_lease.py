@@ -112,6 +112,8 @@ def _sockets() -> list[int]:
         ({"namespace": ".."}, "namespace"),
         ({"namespace": "a/b"}, "namespace"),
         ({"namespace": "n" * 201}, "namespace"),
+        ({"vllm_namespace": "m"}, "vllm_namespace"),
+        ({"vllm_namespace": "a/m_0123456789ab_r0"}, "vllm_namespace"),
         ({"slot_bytes": 0}, "slot_bytes"),
         ({"slot_bytes": SLOT + 1, "slot_stride_bytes": SLOT}, "slot_bytes"),
         ({"slot_stride_bytes": 0}, "slot_stride_bytes"),

@@ -142,8 +142,8 @@ def make_engine(socket_dir: Path) -> Iterator[Callable[..., Engine]]:
         from kvferry_client.vllm_plugin import register
 
         register()
-        tier = {"type": "kvferry", "socket_dir": str(socket_dir), **(options or {})}
-        engine = Engine([tier], **changes)
+        tier = {"type": "kvferry", "socket_dir": str(socket_dir), "after_reset": "keep"}
+        engine = Engine([tier | (options or {})], **changes)
         made.append(engine)
         if wait:
             assert engine.tier._client.wait_attached(10)

@@ -16,53 +16,53 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from kvferry.v1 import types_pb2 as kvferry_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvferry/v1/offload.proto\x12\nkvferry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16kvferry/v1/types.proto\"\xc1\x01\n\x13\x41ttachRegionRequest\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x11\n\tengine_id\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x19\n\x11slot_stride_bytes\x18\x06 \x01(\x04\x12+\n\x08segments\x18\x07 \x03(\x0b\x32\x19.kvferry.v1.RegionSegment\"K\n\rRegionSegment\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x04\x12\x12\n\nslot_count\x18\x02 \x01(\r\x12\x10\n\x08shm_name\x18\x03 \x01(\t\"\x9e\x01\n\x14\x41ttachRegionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\"\n\x06limits\x18\x03 \x01(\x0b\x32\x12.kvferry.v1.Limits\x12\x16\n\x0eserver_version\x18\x04 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\"k\n\x13\x44\x65tachRegionRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12+\n\x08max_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\'\n\x14\x44\x65tachRegionResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\"\x8d\x01\n\rLookupRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\'\n\x06groups\x18\x02 \x03(\x0b\x32\x17.kvferry.v1.LookupGroup\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"`\n\x0bLookupGroup\x12+\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1a.kvferry.v1.RequestContext\x12\x16\n\x0eprefix_ordered\x18\x02 \x01(\x08\x12\x0c\n\x04keys\x18\x03 \x03(\x0c\"M\n\x0eLookupResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12*\n\x06groups\x18\x02 \x03(\x0b\x32\x1a.kvferry.v1.LookupVerdicts\"8\n\x0eLookupVerdicts\x12&\n\x08verdicts\x18\x01 \x03(\x0e\x32\x14.kvferry.v1.Presence\"_\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\r\n\x05slots\x18\x03 \x03(\r\x12+\n\x07\x63ontext\x18\x04 \x01(\x0b\x32\x1a.kvferry.v1.RequestContext\"V\n\x0cStoreRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x1d\n\x04jobs\x18\x02 \x03(\x0b\x32\x0f.kvferry.v1.Job\"N\n\rStoreResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12,\n\nadmissions\x18\x02 \x03(\x0e\x32\x18.kvferry.v1.JobAdmission\"U\n\x0bLoadRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x1d\n\x04jobs\x18\x02 \x03(\x0b\x32\x0f.kvferry.v1.Job\"M\n\x0cLoadResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12,\n\nadmissions\x18\x02 \x03(\x0e\x32\x18.kvferry.v1.JobAdmission\"t\n\x0bPollRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x0f\n\x07\x61\x63k_seq\x18\x02 \x01(\x04\x12+\n\x08max_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"[\n\x0cPollResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12&\n\x07results\x18\x02 \x03(\x0b\x32\x15.kvferry.v1.JobResult\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\xc4\x01\n\tJobResult\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06job_id\x18\x02 \x01(\x04\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.kvferry.v1.JobKind\x12*\n\x08outcomes\x18\x04 \x03(\x0e\x32\x18.kvferry.v1.ChunkOutcome\x12\x19\n\x11transferred_bytes\x18\x05 \x01(\x04\x12\x30\n\rtransfer_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"d\n\x0c\x44rainRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12+\n\x08max_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"6\n\rDrainResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x14\n\x0crunning_jobs\x18\x02 \x01(\r*\x87\x01\n\x0cJobAdmission\x12\x1d\n\x19JOB_ADMISSION_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOB_ADMISSION_ACCEPTED\x10\x01\x12\x18\n\x14JOB_ADMISSION_JOINED\x10\x02\x12\"\n\x1eJOB_ADMISSION_ALREADY_REPORTED\x10\x03\x32\xe9\x03\n\x0eOffloadService\x12Q\n\x0c\x41ttachRegion\x12\x1f.kvferry.v1.AttachRegionRequest\x1a .kvferry.v1.AttachRegionResponse\x12Q\n\x0c\x44\x65tachRegion\x12\x1f.kvferry.v1.DetachRegionRequest\x1a .kvferry.v1.DetachRegionResponse\x12?\n\x06Lookup\x12\x19.kvferry.v1.LookupRequest\x1a\x1a.kvferry.v1.LookupResponse\x12<\n\x05Store\x12\x18.kvferry.v1.StoreRequest\x1a\x19.kvferry.v1.StoreResponse\x12\x39\n\x04Load\x12\x17.kvferry.v1.LoadRequest\x1a\x18.kvferry.v1.LoadResponse\x12\x39\n\x04Poll\x12\x17.kvferry.v1.PollRequest\x1a\x18.kvferry.v1.PollResponse\x12<\n\x05\x44rain\x12\x18.kvferry.v1.DrainRequest\x1a\x19.kvferry.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvferry/v1/offload.proto\x12\nkvferry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16kvferry/v1/types.proto\"\xd9\x01\n\x13\x41ttachRegionRequest\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x11\n\tengine_id\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x19\n\x11slot_stride_bytes\x18\x06 \x01(\x04\x12+\n\x08segments\x18\x07 \x03(\x0b\x32\x19.kvferry.v1.RegionSegment\x12\x16\n\x0evllm_namespace\x18\x08 \x01(\t\"K\n\rRegionSegment\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x04\x12\x12\n\nslot_count\x18\x02 \x01(\r\x12\x10\n\x08shm_name\x18\x03 \x01(\t\"\x9e\x01\n\x14\x41ttachRegionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\"\n\x06limits\x18\x03 \x01(\x0b\x32\x12.kvferry.v1.Limits\x12\x16\n\x0eserver_version\x18\x04 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\"k\n\x13\x44\x65tachRegionRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12+\n\x08max_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\'\n\x14\x44\x65tachRegionResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\"\x8d\x01\n\rLookupRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\'\n\x06groups\x18\x02 \x03(\x0b\x32\x17.kvferry.v1.LookupGroup\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"`\n\x0bLookupGroup\x12+\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1a.kvferry.v1.RequestContext\x12\x16\n\x0eprefix_ordered\x18\x02 \x01(\x08\x12\x0c\n\x04keys\x18\x03 \x03(\x0c\"M\n\x0eLookupResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12*\n\x06groups\x18\x02 \x03(\x0b\x32\x1a.kvferry.v1.LookupVerdicts\"8\n\x0eLookupVerdicts\x12&\n\x08verdicts\x18\x01 \x03(\x0e\x32\x14.kvferry.v1.Presence\"_\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\r\n\x05slots\x18\x03 \x03(\r\x12+\n\x07\x63ontext\x18\x04 \x01(\x0b\x32\x1a.kvferry.v1.RequestContext\"V\n\x0cStoreRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x1d\n\x04jobs\x18\x02 \x03(\x0b\x32\x0f.kvferry.v1.Job\"N\n\rStoreResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12,\n\nadmissions\x18\x02 \x03(\x0e\x32\x18.kvferry.v1.JobAdmission\"U\n\x0bLoadRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x1d\n\x04jobs\x18\x02 \x03(\x0b\x32\x0f.kvferry.v1.Job\"M\n\x0cLoadResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12,\n\nadmissions\x18\x02 \x03(\x0e\x32\x18.kvferry.v1.JobAdmission\"t\n\x0bPollRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12\x0f\n\x07\x61\x63k_seq\x18\x02 \x01(\x04\x12+\n\x08max_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"[\n\x0cPollResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12&\n\x07results\x18\x02 \x03(\x0b\x32\x15.kvferry.v1.JobResult\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\xc4\x01\n\tJobResult\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06job_id\x18\x02 \x01(\x04\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.kvferry.v1.JobKind\x12*\n\x08outcomes\x18\x04 \x03(\x0e\x32\x18.kvferry.v1.ChunkOutcome\x12\x19\n\x11transferred_bytes\x18\x05 \x01(\x04\x12\x30\n\rtransfer_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"d\n\x0c\x44rainRequest\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.kvferry.v1.SessionRef\x12+\n\x08max_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"6\n\rDrainResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x14\n\x0crunning_jobs\x18\x02 \x01(\r*\x87\x01\n\x0cJobAdmission\x12\x1d\n\x19JOB_ADMISSION_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOB_ADMISSION_ACCEPTED\x10\x01\x12\x18\n\x14JOB_ADMISSION_JOINED\x10\x02\x12\"\n\x1eJOB_ADMISSION_ALREADY_REPORTED\x10\x03\x32\xe9\x03\n\x0eOffloadService\x12Q\n\x0c\x41ttachRegion\x12\x1f.kvferry.v1.AttachRegionRequest\x1a .kvferry.v1.AttachRegionResponse\x12Q\n\x0c\x44\x65tachRegion\x12\x1f.kvferry.v1.DetachRegionRequest\x1a .kvferry.v1.DetachRegionResponse\x12?\n\x06Lookup\x12\x19.kvferry.v1.LookupRequest\x1a\x1a.kvferry.v1.LookupResponse\x12<\n\x05Store\x12\x18.kvferry.v1.StoreRequest\x1a\x19.kvferry.v1.StoreResponse\x12\x39\n\x04Load\x12\x17.kvferry.v1.LoadRequest\x1a\x18.kvferry.v1.LoadResponse\x12\x39\n\x04Poll\x12\x17.kvferry.v1.PollRequest\x1a\x18.kvferry.v1.PollResponse\x12<\n\x05\x44rain\x12\x18.kvferry.v1.DrainRequest\x1a\x19.kvferry.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kvferry.v1.offload_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_JOBADMISSION']._serialized_start=2059
-  _globals['_JOBADMISSION']._serialized_end=2194
+  _globals['_JOBADMISSION']._serialized_start=2083
+  _globals['_JOBADMISSION']._serialized_end=2218
   _globals['_ATTACHREGIONREQUEST']._serialized_start=97
-  _globals['_ATTACHREGIONREQUEST']._serialized_end=290
-  _globals['_REGIONSEGMENT']._serialized_start=292
-  _globals['_REGIONSEGMENT']._serialized_end=367
-  _globals['_ATTACHREGIONRESPONSE']._serialized_start=370
-  _globals['_ATTACHREGIONRESPONSE']._serialized_end=528
-  _globals['_DETACHREGIONREQUEST']._serialized_start=530
-  _globals['_DETACHREGIONREQUEST']._serialized_end=637
-  _globals['_DETACHREGIONRESPONSE']._serialized_start=639
-  _globals['_DETACHREGIONRESPONSE']._serialized_end=678
-  _globals['_LOOKUPREQUEST']._serialized_start=681
-  _globals['_LOOKUPREQUEST']._serialized_end=822
-  _globals['_LOOKUPGROUP']._serialized_start=824
-  _globals['_LOOKUPGROUP']._serialized_end=920
-  _globals['_LOOKUPRESPONSE']._serialized_start=922
-  _globals['_LOOKUPRESPONSE']._serialized_end=999
-  _globals['_LOOKUPVERDICTS']._serialized_start=1001
-  _globals['_LOOKUPVERDICTS']._serialized_end=1057
-  _globals['_JOB']._serialized_start=1059
-  _globals['_JOB']._serialized_end=1154
-  _globals['_STOREREQUEST']._serialized_start=1156
-  _globals['_STOREREQUEST']._serialized_end=1242
-  _globals['_STORERESPONSE']._serialized_start=1244
-  _globals['_STORERESPONSE']._serialized_end=1322
-  _globals['_LOADREQUEST']._serialized_start=1324
-  _globals['_LOADREQUEST']._serialized_end=1409
-  _globals['_LOADRESPONSE']._serialized_start=1411
-  _globals['_LOADRESPONSE']._serialized_end=1488
-  _globals['_POLLREQUEST']._serialized_start=1490
-  _globals['_POLLREQUEST']._serialized_end=1606
-  _globals['_POLLRESPONSE']._serialized_start=1608
-  _globals['_POLLRESPONSE']._serialized_end=1699
-  _globals['_JOBRESULT']._serialized_start=1702
-  _globals['_JOBRESULT']._serialized_end=1898
-  _globals['_DRAINREQUEST']._serialized_start=1900
-  _globals['_DRAINREQUEST']._serialized_end=2000
-  _globals['_DRAINRESPONSE']._serialized_start=2002
-  _globals['_DRAINRESPONSE']._serialized_end=2056
-  _globals['_OFFLOADSERVICE']._serialized_start=2197
-  _globals['_OFFLOADSERVICE']._serialized_end=2686
+  _globals['_ATTACHREGIONREQUEST']._serialized_end=314
+  _globals['_REGIONSEGMENT']._serialized_start=316
+  _globals['_REGIONSEGMENT']._serialized_end=391
+  _globals['_ATTACHREGIONRESPONSE']._serialized_start=394
+  _globals['_ATTACHREGIONRESPONSE']._serialized_end=552
+  _globals['_DETACHREGIONREQUEST']._serialized_start=554
+  _globals['_DETACHREGIONREQUEST']._serialized_end=661
+  _globals['_DETACHREGIONRESPONSE']._serialized_start=663
+  _globals['_DETACHREGIONRESPONSE']._serialized_end=702
+  _globals['_LOOKUPREQUEST']._serialized_start=705
+  _globals['_LOOKUPREQUEST']._serialized_end=846
+  _globals['_LOOKUPGROUP']._serialized_start=848
+  _globals['_LOOKUPGROUP']._serialized_end=944
+  _globals['_LOOKUPRESPONSE']._serialized_start=946
+  _globals['_LOOKUPRESPONSE']._serialized_end=1023
+  _globals['_LOOKUPVERDICTS']._serialized_start=1025
+  _globals['_LOOKUPVERDICTS']._serialized_end=1081
+  _globals['_JOB']._serialized_start=1083
+  _globals['_JOB']._serialized_end=1178
+  _globals['_STOREREQUEST']._serialized_start=1180
+  _globals['_STOREREQUEST']._serialized_end=1266
+  _globals['_STORERESPONSE']._serialized_start=1268
+  _globals['_STORERESPONSE']._serialized_end=1346
+  _globals['_LOADREQUEST']._serialized_start=1348
+  _globals['_LOADREQUEST']._serialized_end=1433
+  _globals['_LOADRESPONSE']._serialized_start=1435
+  _globals['_LOADRESPONSE']._serialized_end=1512
+  _globals['_POLLREQUEST']._serialized_start=1514
+  _globals['_POLLREQUEST']._serialized_end=1630
+  _globals['_POLLRESPONSE']._serialized_start=1632
+  _globals['_POLLRESPONSE']._serialized_end=1723
+  _globals['_JOBRESULT']._serialized_start=1726
+  _globals['_JOBRESULT']._serialized_end=1922
+  _globals['_DRAINREQUEST']._serialized_start=1924
+  _globals['_DRAINREQUEST']._serialized_end=2024
+  _globals['_DRAINRESPONSE']._serialized_start=2026
+  _globals['_DRAINRESPONSE']._serialized_end=2080
+  _globals['_OFFLOADSERVICE']._serialized_start=2221
+  _globals['_OFFLOADSERVICE']._serialized_end=2710
 # @@protoc_insertion_point(module_scope)

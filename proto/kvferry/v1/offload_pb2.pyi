@@ -20,7 +20,7 @@ JOB_ADMISSION_JOINED: JobAdmission
 JOB_ADMISSION_ALREADY_REPORTED: JobAdmission
 
 class AttachRegionRequest(_message.Message):
-    __slots__ = ("client_version", "features", "engine_id", "namespace", "slot_bytes", "slot_stride_bytes", "segments")
+    __slots__ = ("client_version", "features", "engine_id", "namespace", "slot_bytes", "slot_stride_bytes", "segments", "vllm_namespace")
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class AttachRegionRequest(_message.Message):
     SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SLOT_STRIDE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    VLLM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     client_version: str
     features: _containers.RepeatedScalarFieldContainer[str]
     engine_id: str
@@ -35,7 +36,8 @@ class AttachRegionRequest(_message.Message):
     slot_bytes: int
     slot_stride_bytes: int
     segments: _containers.RepeatedCompositeFieldContainer[RegionSegment]
-    def __init__(self, client_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., engine_id: _Optional[str] = ..., namespace: _Optional[str] = ..., slot_bytes: _Optional[int] = ..., slot_stride_bytes: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[RegionSegment, _Mapping]]] = ...) -> None: ...
+    vllm_namespace: str
+    def __init__(self, client_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., engine_id: _Optional[str] = ..., namespace: _Optional[str] = ..., slot_bytes: _Optional[int] = ..., slot_stride_bytes: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[RegionSegment, _Mapping]]] = ..., vllm_namespace: _Optional[str] = ...) -> None: ...
 
 class RegionSegment(_message.Message):
     __slots__ = ("offset_bytes", "slot_count", "shm_name")

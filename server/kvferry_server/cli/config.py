@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from kvferry_server.core.errors import ConfigError
+from kvferry_server.core.naming import Naming
 
 from .names import SERVICE_VARIABLE, looks_like_credential, nearest
 from .option import Option
 from .options import LONGEST_SOCKET_NAME, SOCKET_PATH_BYTES, Config, all_options
-from .store_url import parse_store_url
+from .store_url import FileUrl, parse_store_url
 from .tomlfile import Setting, read_settings
 
 CONFIG_VARIABLE = "KVFERRY_CONFIG"
@@ -183,6 +184,12 @@ def _check_meaning(config: Config, settings: Mapping[str, Setting]) -> None:
         parse_store_url(config.store.url)
     except ConfigError as error:
         raise _wrong("store.url", setting("store.url"), error.message) from None
+    if config.store.naming == Naming.VLLM and isinstance(
+        parse_store_url(config.store.url), FileUrl
+    ):
+        raise _wrong(
+            "store.naming", setting("store.naming"), '"vllm" needs a store.url of the form s3://'
+        )
     path = f"{config.sockets.directory}/{LONGEST_SOCKET_NAME}"
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
         raise _wrong(

@@ -47,6 +47,15 @@ class StoreOptions:
             ),
         ),
     )
+    naming: str = option(
+        "kvferry",
+        Option(
+            "Whose names the objects bear. `vllm` is for sharing a bucket with vLLM's own `obj` "
+            "tier while migrating: its names tell neither weights nor KV layouts apart. S3 only.",
+            choices=("kvferry", "vllm"),
+            server="naming",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,8 @@ class SocketsOptions:
     mode: str = option(
         "0660",
         Option(
-            "Mode of the sockets, as an octal string; set exactly, whatever the umask.",
+            "Mode of `kvferry.sock` and `lease.sock`, as an octal string; set exactly, whatever "
+            "the umask. `admin.sock` always has mode 0600.",
         ),
     )
     group: str = option(

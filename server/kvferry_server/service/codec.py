@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 
 from kvferry.v1 import admin_pb2, offload_pb2, types_pb2
 from kvferry_server.core.errors import InvalidArgument
-from kvferry_server.core.naming import check_namespace
+from kvferry_server.core.naming import check_namespace, check_vllm_namespace
 from kvferry_server.core.ports import CheckStep, SegmentSpec
 from kvferry_server.core.types import (
     Admission,
@@ -69,6 +69,7 @@ def check_attach(request: offload_pb2.AttachRegionRequest) -> None:
     _check_text("client_version", request.client_version, MAX_VERSION_BYTES, at_least=1)
     _check_text("engine_id", request.engine_id, MAX_ENGINE_ID_BYTES, at_least=1)
     check_namespace(request.namespace)
+    check_vllm_namespace(request.vllm_namespace)
     _check_count("features", len(request.features), MAX_FEATURES)
     for index, feature in enumerate(request.features):
         _check_text(f"features[{index}]", feature, MAX_FEATURE_BYTES)

@@ -27,6 +27,7 @@ from kvferry_server.core.errors import (
     ResourceExhausted,
     Unauthenticated,
 )
+from kvferry_server.core.naming import Naming, space_name
 from kvferry_server.core.ports import FileRange, Region, RegionMapper
 from kvferry_server.core.telemetry import SILENCE, Telemetry
 from kvferry_server.core.types import SessionSpec
@@ -92,6 +93,7 @@ class SessionTable:
         self._telemetry = telemetry
         self._mapper = mapper
         self._settings = settings
+        self._naming = Naming(settings.naming)
         self._sessions: dict[str, Session] = {}
         self._unmapping: set[asyncio.Task[None]] = set()
 
@@ -113,6 +115,7 @@ class SessionTable:
             KvferryError: the region or the request is refused; nothing is mapped.
         """
         codec.check_attach(request)
+        space = space_name(self._naming, request.namespace, request.vllm_namespace)
         if len(self._sessions) >= self._settings.max_sessions:
             raise ResourceExhausted(
                 f"max_sessions {self._settings.max_sessions} are attached",
@@ -128,7 +131,7 @@ class SessionTable:
                 SessionSpec(
                     session_id=uuid.uuid4().hex,
                     engine_id=request.engine_id,
-                    space=request.namespace,
+                    space=space,
                     slots=sum(spec.slot_count for spec in specs),
                     slot_bytes=request.slot_bytes,
                 ),

@@ -28,6 +28,8 @@ class ServerSettings:
     """Groups that may attach, besides `socket_group`."""
     allow_overflow_uid: bool = False
     """Admit peers of other user namespaces, all of which look like uid 65534."""
+    naming: str = "kvferry"
+    """A value of `core.naming.Naming`."""
     debug_attach_by_name: bool = False
     debug_idle_seconds: float = 600.0
     """A session attached by name ends when no call has named it for so long."""
