@@ -8,7 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix e2e-vllm protos \
+.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix e2e-vllm image-test observe \
+	outage dashboard protos \
 	states baseline lock wheel clean
 
 help: ## list the targets
@@ -53,6 +54,18 @@ e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; r
 	$(BIN)/python tools/e2e_vllm_env.py
 	$(BIN)/python -m tests.e2e.run_e2e
 
+image-test: $(BIN)/.dev ## build the image and run it; root, buildah, debootstrap, bubblewrap
+	$(BIN)/python -m tests.image.run
+
+observe: $(BIN)/.observe ## every dashboard query and alert in a real Prometheus; Debian's prometheus
+	$(BIN)/python -m tests.observe.dashboard
+
+outage: $(BIN)/.dev ## S3 is gone for two minutes; Debian's prometheus
+	$(BIN)/python -m tests.observe.outage
+
+dashboard: $(BIN)/.dev ## write deploy/grafana/kvferry.json
+	$(BIN)/python tools/make_dashboard.py
+
 protos: $(BIN)/.dev ## write the stubs
 	$(BIN)/python tools/generate_protos.py
 
@@ -67,6 +80,9 @@ lock: $(BIN)/.dev ## write requirements/ anew; LOCK_ARGS=--upgrade for newer ver
 	$(LOCK) $(LOCK_ARGS) pyproject.toml --extra server --group dev \
 		--constraint requirements/server.txt --output-file requirements/dev.txt
 	$(LOCK) $(LOCK_ARGS) --group matrix --output-file requirements/matrix.txt
+	$(LOCK) $(LOCK_ARGS) --group observe --constraint requirements/dev.txt \
+		--output-file requirements/observe.txt
+	echo hatchling | $(LOCK) $(LOCK_ARGS) --output-file requirements/build.txt -
 
 wheel: $(BIN)/python ## build dist/kvferry-*.whl
 	rm -rf dist
@@ -92,6 +108,10 @@ $(BIN)/.dev: $(BIN)/.server requirements/dev.txt
 
 $(BIN)/.matrix: $(BIN)/.dev requirements/matrix.txt
 	$(PIP) --require-hashes -r requirements/matrix.txt
+	@touch $@
+
+$(BIN)/.observe: $(BIN)/.dev requirements/observe.txt
+	$(PIP) --require-hashes -r requirements/observe.txt
 	@touch $@
 
 $(BUF): tools/buf/package-lock.json

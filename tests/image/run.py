@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.s3_servers import LocalBucket
+from tests.support.s3_servers import started
 
 from . import image
 from .bases import make_bases
@@ -26,6 +26,8 @@ ENGINE_UID = 65_531
 SOCKETS = "/run/kvferry/sockets"
 PYTHON = "/opt/kvferry/bin/python"
 GUARD_SECONDS = 120.0
+INTERRUPT_AFTER = 32
+"""Objects of 256."""
 OVERFLOW = "[sockets]\nallow_overflow_uid = true\n"
 """Both sides have user namespaces of their own here, so each sees the other as uid 65534."""
 
@@ -103,9 +105,7 @@ class Pair:
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + GUARD_SECONDS
-        while '"event": "store_ready"' not in (text := self.log_path.read_text()):
-            if "ready: " in text:
-                return
+        while ": ready: " not in (text := self.log_path.read_text()):
             require(process.poll() is None, f"the daemon ended:\n{text}")
             require(time.monotonic() < end, f"the daemon is not ready:\n{text}")
             time.sleep(0.1)
@@ -118,6 +118,19 @@ class Pair:
     def engine(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command on the engine's side, to its end."""
         return self._run(self._engine, {"PATH": self._environment["PATH"]}, *words)
+
+    @contextmanager
+    def engine_at_work(self) -> Iterator[None]:
+        """The demo beside the block; how it ends does not matter."""
+        words = [PYTHON, "-m", "kvferry_client.demo", "--socket-dir", SOCKETS]
+        command = self._engine.command({"PATH": self._environment["PATH"]}, *words)
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=image.path_in({}), stdout=quiet, stderr=quiet)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
     @staticmethod
     def _run(
@@ -188,7 +201,7 @@ def run_alone(root: Path, scratch: Path) -> None:
         require(len(before) == 256, f"{len(before)} objects after 256 stores")
         took = stop(process)
     require(objects(pair.state) == before, "SIGTERM lost objects")
-    left = [path for path in pair.state.rglob("*") if path.name.endswith((".tmp", ".part"))]
+    left = [each for each in pair.state.rglob("*") if ".tmp" in each.parts and each.is_file()]
     require(not left, f"temporary files stayed: {left}")
     print(f"SIGTERM   exit 0 after {took:.2f} s, {len(before)} objects, nothing lost")
     with pair.daemon({}) as process:
@@ -196,9 +209,29 @@ def run_alone(root: Path, scratch: Path) -> None:
         stop(process)
 
 
+def run_interrupted(root: Path, scratch: Path) -> None:
+    """SIGTERM in the middle of stores: what is there is whole, and the next daemon goes on."""
+    pair = Pair(root, scratch, "file:///var/lib/kvferry/store", network=False)
+    with pair.daemon({}) as process:
+        with pair.engine_at_work():
+            end = time.monotonic() + GUARD_SECONDS
+            while len(objects(pair.state)) < INTERRUPT_AFTER:
+                require(time.monotonic() < end, "the engine's side stores nothing")
+            took = stop(process)
+        kept = objects(pair.state)
+        require(set(kept.values()) == {1 << 20}, f"torn objects: {kept}")
+        left = [each for each in pair.state.rglob("*") if ".tmp" in each.parts and each.is_file()]
+        require(not left, f"temporary files stayed: {left}")
+    with pair.daemon({}) as process:
+        show_demo(pair)
+        require(objects(pair.state).items() >= kept.items(), "the next daemon lost objects")
+        stop(process)
+    print(f"SIGTERM   in mid-store: exit 0 after {took:.2f} s, {len(kept)} objects, all whole")
+
+
 def run_with_s3(root: Path, scratch: Path) -> None:
     """The same over S3, on this machine's loopback network: NIXL's OBJ plugin as trimmed."""
-    with LocalBucket() as server:
+    with started("localbucket") as server:
         extra = server.environment() | {"KVFERRY_HTTP_LISTEN": "127.0.0.1:0"}
         pair = Pair(root, scratch, f"s3://{server.bucket}/image", network=True)
         with pair.daemon(extra) as process:
@@ -234,7 +267,7 @@ def main() -> int:
                 f"size      {compressed / 1e6:.0f} MB compressed, {unpacked / 1e6:.0f} MB unpacked"
             )
             require(unpacked < image.LIMIT_BYTES, "the image is too big")
-            for number, run in enumerate((run_alone, run_with_s3)):
+            for number, run in enumerate((run_alone, run_interrupted, run_with_s3)):
                 folder = scratch / str(number)
                 folder.mkdir()
                 folder.chmod(0o755)
