@@ -25,6 +25,7 @@ from kvferry.v1 import lease_pb2, offload_pb2
 from kvferry_server.core.errors import DeadlineExceeded, InvalidArgument, KvferryError
 
 from .peers import PeerPolicy, read_peer
+from .refusals import Refusals
 from .sessions import SessionTable
 from .settings import ServerSettings
 from .status import code_of, cut
@@ -89,6 +90,7 @@ class LeaseServer:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._pending: dict[asyncio.Task[None], None] = {}
+        self._refusals = Refusals()
         self._stopped = False
 
     def start(self) -> None:
@@ -222,7 +224,9 @@ class LeaseServer:
 
     async def _refuse(self, connection: socket.socket, error: KvferryError) -> None:
         """Tell the peer why, and give it time to read that before the connection ends."""
-        _log.warning("lease: refused: %s", cut(error.message))
+        line = self._refusals.line(read_peer(connection).uid, error, self._loop.time())
+        if line:
+            _log.warning("lease: %s", line)
         number: int = code_of(error).value[0]
         text = cut(error.message)
         refusal = lease_pb2.AttachError(code=number, reason=error.reason, message=text)
