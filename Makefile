@@ -8,7 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix e2e-vllm image-test observe \
+.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix rotation \
+	fuzz e2e-vllm image-test observe \
 	outage dashboard protos \
 	states baseline lock wheel clean
 
@@ -49,6 +50,12 @@ browser-test: $(BIN)/.dev ## the status page in headless Chromium; needs chromiu
 
 matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 	$(BIN)/pytest -m matrix $(PYTEST_ARGS)
+
+rotation: $(BIN)/.dev ## keys change every 10 s for 3 minutes under load
+	$(BIN)/pytest -s -m slow tests/secrets $(PYTEST_ARGS)
+
+fuzz: $(BIN)/.dev ## 200,000 hostile inputs for every RPC and the lease, and what they covered
+	$(BIN)/pytest -s -m slow tests/fuzz $(PYTEST_ARGS)
 
 e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; root, bubblewrap, 4 GB
 	$(BIN)/python tools/e2e_vllm_env.py
