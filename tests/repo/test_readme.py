@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import kvferry_server
 from kvferry_client import tier_config
 from kvferry_server.cli import config
 from kvferry_server.cli.main import build_parser
@@ -78,8 +79,9 @@ def test_the_vllm_line_configures_the_tier() -> None:
 
 def test_the_install_lines_are_those_of_the_installation_page() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
-    for word in ("kv/bin/pip install uv", "uv pip install"):
-        assert the_line(word) in page
+    assert the_line("uv pip install") in page
+    assert "python3 -m venv kv && kv/bin/pip install uv" in page
+    assert f"kvferry-{kvferry_server.__version__}-py3-none-any.whl" in the_line("uv pip install")
 
 
 def test_first_screen_keeps_its_order() -> None:
