@@ -14,7 +14,7 @@ import grpc
 from kvferry.v1 import offload_pb2
 from kvferry_client import codec
 from kvferry_client.jobs import Recorded
-from kvferry_client.session import SESSION_GONE_CODES, code_of, describe
+from kvferry_client.session import FAILURE_LINE, SESSION_GONE_CODES, code_of, describe
 from kvferry_client.shared import logger
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Poller:
             return
         malformed = False
         with shared.lock:
+            shared.call_answered()
             session.jobs.acknowledged(ack_seq)
             for result in reply.results:
                 match session.jobs.record(codec.wire_result(result)):
@@ -98,7 +99,9 @@ class Poller:
 
     def _on_failure(self, session: Session, error: Exception) -> None:
         with self._shared.lock:
-            self._shared.counters["calls_failed"] += 1
+            is_news = self._shared.call_failed(session, time.monotonic())
+        if is_news:
+            logger.warning(FAILURE_LINE, describe(error))
         stalled = session.poll_stall.failed(time.monotonic())
         if code_of(error) in GIVE_UP_CODES:
             self._give_up(session, f"the daemon refuses to report: {describe(error)}")

@@ -15,7 +15,7 @@ import grpc
 
 from kvferry.v1 import offload_pb2
 from kvferry_client import codec
-from kvferry_client.session import SESSION_GONE_CODES, code_of, describe
+from kvferry_client.session import FAILURE_LINE, SESSION_GONE_CODES, code_of, describe
 from kvferry_client.shared import logger
 from kvferry_client.types import JobKind
 
@@ -117,6 +117,7 @@ class Sender:
             self._lookup_failed(session, slices, ValueError("the answer isn't for this session"))
             return
         with self._shared.lock:
+            self._shared.call_answered()
             for piece, group in zip(slices, reply.groups, strict=True):
                 self._shared.lookups.answer(piece, group.verdicts)
             self._shared.changed.notify_all()
@@ -165,6 +166,7 @@ class Sender:
                 and session.jobs.is_open(part)
                 for part, admission in zip(batch.parts, reply.admissions, strict=False)
             )
+            self._shared.call_answered()
             session.send_stall.answered()
             session.jobs.admitted(batch)
             self._retry, self._retry_at = FIRST_RETRY_SECONDS, 0.0
@@ -206,7 +208,9 @@ class Sender:
 
     def _note_failure(self, session: Session, error: BaseException) -> None:
         with self._shared.lock:
-            self._shared.counters["calls_failed"] += 1
+            is_news = self._shared.call_failed(session, time.monotonic())
+        if is_news:
+            logger.warning(FAILURE_LINE, describe(error))
         if code_of(error) in SESSION_GONE_CODES:
             self._give_up(session, f"the daemon doesn't know the session: {describe(error)}")
 

@@ -71,6 +71,9 @@ class Session:
         return self.channel.stub()
 
 
+FAILURE_LINE: Final = "a call to the kvferry daemon failed, more are only counted: %s"
+
+
 def code_of(error: BaseException) -> grpc.StatusCode:
     """Return the status code of a failed call; CANCELLED if the channel was closed under it."""
     code = error.code() if isinstance(error, grpc.RpcError) and hasattr(error, "code") else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvferry_client")
 
 NOTICE_SECONDS: Final = 30.0
-"""Shortest time between two log lines about jobs that were dropped."""
+"""Shortest time between two log lines about jobs that were dropped, or about failed calls."""
 
 
 NOT_SENT_REASONS: Final = (
@@ -104,6 +104,8 @@ class Shared:
         self._results: list[JobResult] = []
         self._notices: Counter[str] = Counter()
         self._next_notice = 0.0
+        self._calls_fail = False
+        self._next_failure_line = 0.0
 
     @property
     def state(self) -> ClientState:
@@ -207,6 +209,23 @@ class Shared:
         parts = ", ".join(f"{count} {reason}" for reason, count in sorted(self._notices.items()))
         self._notices.clear()
         return f"jobs not sent to the daemon: {parts} ({self.last_error or 'no error noted'})"
+
+    def call_failed(self, session: Session, now: float) -> bool:
+        """Count a failed call; call with the lock held.
+
+        Returns True if it deserves a line: the first of a streak, in a session that is in use.
+        """
+        self.counters["calls_failed"] += 1
+        first = not self._calls_fail
+        self._calls_fail = True
+        if not first or session.ending or self.closing or now < self._next_failure_line:
+            return False
+        self._next_failure_line = now + NOTICE_SECONDS
+        return True
+
+    def call_answered(self) -> None:
+        """Note that the daemon answered a call, which ends a streak; with the lock held."""
+        self._calls_fail = False
 
     def notice_wait(self, now: float) -> float | None:
         """Seconds until `due_notice` has something to say; None if never; with the lock held."""
