@@ -231,14 +231,14 @@ def run_interrupted(root: Path, scratch: Path) -> None:
 
 def run_with_s3(root: Path, scratch: Path) -> None:
     """The same over S3, on this machine's loopback network: NIXL's OBJ plugin as trimmed."""
-    with started("localbucket") as server:
+    with started("moto") as server:
         extra = server.environment() | {"KVFERRY_HTTP_LISTEN": "127.0.0.1:0"}
         pair = Pair(root, scratch, f"s3://{server.bucket}/image", network=True)
         with pair.daemon(extra) as process:
             pair.health()
             show_demo(pair)
             took = stop(process)
-        print(f"SIGTERM   exit 0 after {took:.2f} s, store s3 (localbucket)")
+        print(f"SIGTERM   exit 0 after {took:.2f} s, store s3 (moto)")
 
 
 def show_demo(pair: Pair) -> None:

@@ -28,7 +28,7 @@ PHASES: tuple[tuple[str, float, tuple[Fault, ...]], ...] = (
     ("slow", 20, (Fault(method="GET", delay=0.3), Fault(method="PUT", delay=0.3))),
     ("damaging", 15, (Fault(method="PUT", mangle=True),)),
     ("failing now and then", 15, (Fault(method="PUT", status=503, code="SlowDown", times=6),)),
-    ("refusing", 12, (Fault(method="PUT", status=403, code="AccessDenied"),)),
+    ("refusing", 12, (Fault(status=403, code="InvalidAccessKeyId"),)),
     ("failing", 15, (Fault(status=503, code="SlowDown"),)),
     ("well again", 30, ()),
 )
