@@ -119,11 +119,11 @@ def test_check_of_a_good_directory(tmp_path):
 def test_check_of_a_bad_store(tmp_path):
     (tmp_path / "file").write_text("")
     done = kvferry("check", f"file://{tmp_path}/file/store")
-    assert done.status == 1
+    assert done.status == 15
     assert done.out.startswith("FAIL  directory")
     done = kvferry("check", "--json", f"file://{tmp_path}/file/store")
     found = json.loads(done.out)
-    assert (done.status, found["ready"]) == (1, False)
+    assert (done.status, found["ready"]) == (15, False)
     assert found["problem"]
     assert not found["steps"][-1]["passed"]
 
@@ -139,7 +139,7 @@ def test_check_of_s3(s3):
     assert "checksum required" in done.out
     assert s3.keys() == []
     done = kvferry("check", "s3://no-such-bucket/p", env=environment(**s3.environment()))
-    assert done.status == 1
+    assert done.status == 15
     assert "no-such-bucket" in done.out.splitlines()[-1]
 
 
@@ -147,7 +147,7 @@ def test_check_without_a_server_and_without_credentials():
     done = kvferry(
         "check", "s3://bucket/p", env=environment(AWS_ENDPOINT_URL_S3="http://127.0.0.1:9")
     )
-    assert done.status == 1
+    assert done.status == 11
     assert "127.0.0.1 port 9" in done.out
     assert "Traceback" not in done.err
 

@@ -78,7 +78,7 @@ class S3Preflight:
                 credentials, source = self._credentials()
                 note.detail = f"found in {source}"
             with steps.step("bucket") as note:
-                addressing, note.detail = _bucket(self._settings, credentials)
+                addressing, note.detail = find_bucket(self._settings, credentials)
             dialect = self._settle(steps, credentials, addressing)
         except _Problem as problem:
             return PreflightResult(Preflight(False, "", str(problem), tuple(steps.done)))  # noqa: FBT003 - the port's order
@@ -201,13 +201,13 @@ class _Steps:
 
 def _endpoint(settings: S3Settings) -> str:
     try:
-        url = settings.endpoint_url or _aws_endpoint(settings)
+        url = settings.endpoint_url or aws_endpoint(settings)
         return reach_endpoint(url, settings.ca_bundle)
     except EndpointUnreachable as error:
         raise _Problem(f"endpoint: {error}") from None
 
 
-def _aws_endpoint(settings: S3Settings) -> str:
+def aws_endpoint(settings: S3Settings) -> str:
     """AWS's own endpoint of the region, as boto3 knows it."""
     client = open_client(settings, Credentials("unused", "unused"), "path")
     try:
@@ -216,7 +216,7 @@ def _aws_endpoint(settings: S3Settings) -> str:
         client.close()
 
 
-def _bucket(settings: S3Settings, credentials: Credentials) -> tuple[Addressing, str]:
+def find_bucket(settings: S3Settings, credentials: Credentials) -> tuple[Addressing, str]:
     """The addressing that the bucket answers to, and what it said."""
     failures: list[Exception] = []
     for addressing in addressings(settings):

@@ -70,13 +70,21 @@ examples:
   kvferry status --json | jq .server.store"""
 
 _CHECK = """\
-Try a store for real, without a daemon: put, head, get, compare and delete one small object, and
-say which settings work or what is wrong. Without STORE_URL: the configured store."""
+Try a store for real, without a daemon: name, TCP, TLS, clock, credentials (their source and expiry,
+never their values), bucket, each permission, then the store's own preflight (put, get, compare and
+delete by the way that chunks go), and how long a lookup and 8 MiB take. For what is wrong it names
+the setting or the IAM statement to change. Leaves nothing behind. Without STORE_URL: the
+configured store."""
 
 _CHECK_EXAMPLES = """\
 examples:
   kvferry check file:///var/lib/kvferry/store
-  AWS_ENDPOINT_URL_S3=http://127.0.0.1:9000 kvferry check s3://bucket/prefix --json"""
+  AWS_ENDPOINT_URL_S3=http://127.0.0.1:9000 kvferry check s3://bucket/prefix --json
+
+exit status: 0 fine, 2 wrong use or configuration, else the class of the first problem:
+  10 DNS          13 clock         16 region        19 endpoint (no S3, or busy)
+  11 connection   14 credentials   17 permission    20 too slow
+  12 TLS          15 bucket        18 checksum or addressing    21 disk    1 other"""
 
 _DEMO = """\
 Start a daemon on a store in a temporary directory, attach a shared-memory region from a

@@ -30,7 +30,9 @@ from .pages import DaemonPages
 from .store_url import FileUrl, S3Url, parse_store_url
 
 if TYPE_CHECKING:
+    from kvferry_server.adapters.file_doctor import FileDoctor
     from kvferry_server.adapters.integrity import Integrity, Verify
+    from kvferry_server.adapters.s3_doctor import S3Doctor
 
 MAX_FILE_THREADS = 8
 """More threads make a file store no faster."""
@@ -97,6 +99,28 @@ def build_store(config: Config, telemetry: Telemetry = SILENCE) -> ObjectStore:
             return _file_store(Path(directory), integrity, config)
         case S3Url(bucket, prefix):
             return _s3_store(bucket, prefix, integrity, config, telemetry)
+
+
+def build_doctor(config: Config) -> FileDoctor | S3Doctor:
+    """What looks at the configured object store.
+
+    Raises:
+        ConfigError: the URL or an AWS setting is wrong.
+    """
+    from kvferry_server.adapters.file_doctor import FileDoctor  # noqa: PLC0415
+
+    match parse_store_url(config.store.url):
+        case FileUrl(directory):
+            return FileDoctor(Path(directory))
+        case S3Url(bucket, prefix):
+            return _s3_doctor(bucket, prefix)
+
+
+def _s3_doctor(bucket: str, prefix: str) -> S3Doctor:
+    from kvferry_server.adapters.s3_credentials import settings_from_environment  # noqa: PLC0415
+    from kvferry_server.adapters.s3_doctor import S3Doctor  # noqa: PLC0415
+
+    return S3Doctor(settings_from_environment(bucket, prefix))
 
 
 def _file_store(directory: Path, integrity: Integrity, config: Config) -> ObjectStore:
