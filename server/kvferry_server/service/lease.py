@@ -123,7 +123,13 @@ class LeaseServer:
             oldest.cancel()
         task = self._loop.create_task(self._handshake(connection))
         self._pending[task] = None
-        task.add_done_callback(lambda done: self._pending.pop(done, None))
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._pending.pop(done, None)
+            if done.cancelled():  # maybe before its first step, so that nothing else closes it
+                connection.close()
+
+        task.add_done_callback(ended)
 
     async def _handshake(self, connection: socket.socket) -> None:
         """Attach and hand the connection to its lease, or refuse and close it."""
