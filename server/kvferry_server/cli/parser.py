@@ -21,6 +21,7 @@ COMMANDS = (
     "health",
     "pause",
     "resume",
+    "lifecycle",
     "completion",
     "version",
 )
@@ -108,6 +109,17 @@ examples:
   kvferry jobs --watch
   kvferry jobs --json | jq '.jobs[] | select(.kind == "JOB_KIND_LOAD")'"""
 
+_LIFECYCLE = """\
+Show the bucket's lifecycle rules that touch the store's objects. With --days, show what they would
+be if objects expired so many days after they were stored; with --apply as well, write that. Other
+rules of the bucket stay as they are. The daemon takes an expired object as a miss."""
+
+_LIFECYCLE_EXAMPLES = """\
+examples:
+  kvferry lifecycle s3://bucket/prefix
+  kvferry lifecycle s3://bucket/prefix --days 14
+  kvferry lifecycle s3://bucket/prefix --days 14 --apply"""
+
 _COMPLETION = """\
 Print a script that completes commands and options in a shell."""
 
@@ -179,6 +191,12 @@ def build_parser() -> argparse.ArgumentParser:
         switch.add_argument("what", choices=SWITCHES, metavar="stores|loads|all", help="which")
         _add_live(switch)
     _add_live(add("health", "probe a running daemon", _HEALTH))
+    lifecycle = add("lifecycle", "expire old chunks", _LIFECYCLE, _LIFECYCLE_EXAMPLES)
+    lifecycle.add_argument("url", nargs="?", metavar="STORE_URL", help="default: as configured")
+    _flag(lifecycle, "--config", "FILE", "TOML file that names the store")
+    _flag(lifecycle, "--days", "N", "expire objects so many days after they were stored")
+    lifecycle.add_argument("--apply", action="store_true", help="write the rule")
+    lifecycle.add_argument("--json", action="store_true", help="print one JSON object")
     completion = add("completion", "print a completion script", _COMPLETION, _COMPLETION_EXAMPLES)
     completion.add_argument("shell", choices=SHELLS, metavar="bash|zsh|fish", help="which shell")
     add("version", "print the version", "Print the version.")
