@@ -8,12 +8,15 @@ Imports vllm and torch.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from . import step_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +103,16 @@ class CopyingWorker(OffloadingWorker):
 
 
 class CPUEngineTieringSpec(TieringOffloadingSpec):
-    """vLLM's tiering, with a worker that a CPU engine can have."""
+    """vLLM's tiering, with a worker that a CPU engine can have.
+
+    The option `step_times`, a path, has EngineCore's steps recorded there.
+    """
+
+    def get_manager(self) -> Any:
+        path = self.extra_config.get("step_times")
+        if self._manager is None and path:
+            step_times.record(Path(path))
+        return super().get_manager()
 
     def get_worker(self, kv_caches: Any) -> CopyingWorker:
         if self._worker is None:

@@ -1,4 +1,4 @@
-"""The outside of the engine's container: starts one vLLM run, gets its answer, ends it.
+"""The outside of the engine's container: starts it, tells it what to do, ends it.
 
 Leaves nothing behind. Imports the standard library.
 """
@@ -11,8 +11,7 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,21 +29,91 @@ class EngineFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine said.
+    """What the engine said to one prompt.
+
+    Args:
+        number: of the prompt.
+        tokens: the greedy answer.
+        cached_tokens: tokens of the prompt whose KV was not computed.
+        began: when it was asked, on the monotonic clock.
+        first_token_seconds: how long the first token took.
+        ended: when the answer was complete, on the monotonic clock.
+    """
+
+    number: int
+    tokens: list[int]
+    cached_tokens: int
+    began: float
+    first_token_seconds: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one load.
 
     Args:
         vllm_version: of the engine.
-        cached_tokens: tokens of the prompt whose KV was not computed.
-        tokens: the greedy answer.
         metrics: vLLM's metrics of offloading that are not zero.
-        seconds: from the start of the process to the answer.
+        answers: in the order in which they ended.
     """
 
     vllm_version: str
-    cached_tokens: int
-    tokens: list[int]
     metrics: dict[str, float]
-    seconds: float
+    answers: list[Answer]
+
+    @property
+    def tokens(self) -> dict[int, list[int]]:
+        """The answer to each prompt; the last one, if it was asked several times."""
+        return {each.number: each.tokens for each in self.answers}
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(each.cached_tokens for each in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine is asked.
+
+    Args:
+        numbers: prompts, each made from its number.
+        prompt_tokens: length of each.
+        answer_tokens: length of each answer.
+        streams: prompts at a time.
+        seconds: go round again until so much time is over; 0 for one round.
+        replica: the data-parallel rank to ask; None for vLLM's choice.
+        companion: decode something else all the time, which needs no chunk.
+    """
+
+    numbers: tuple[int, ...]
+    prompt_tokens: int = 700
+    answer_tokens: int = 24
+    streams: int = 1
+    seconds: float = 0.0
+    replica: int | None = None
+    companion: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How one engine differs from another.
+
+    Args:
+        arguments: for vLLM's `EngineArgs`.
+        tier: whether there is a kvferry tier.
+        cpu_bytes: size of the CPU tier.
+        cores: the core of each worker, as VLLM_CPU_OMP_THREADS_BIND wants it. A connector reserves
+            a core more, and the number of threads changes the tokens.
+        step_times: where to record the engine's steps; empty for nowhere.
+    """
+
+    arguments: dict[str, Any]
+    tier: bool = True
+    cpu_bytes: int = 64 << 20
+    cores: str = "0"
+    step_times: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +125,23 @@ class EngineSetup:
         model: directory of the model.
         home: a directory of the engine's own.
         shared: the directory that the daemon sees too.
-        prompt_tokens: length of the prompt.
-        answer_tokens: length of the answer.
+        logs: directory for the engines' output.
     """
 
     python: Path
     model: Path
     home: Path
     shared: Path
-    prompt_tokens: int
-    answer_tokens: int
+    logs: Path
 
-    def command(self) -> list[str]:
+    def command(self, options: EngineOptions) -> list[str]:
         """The engine's command line, container included."""
         request = {
             "model": str(self.model),
-            "tier": {"type": "kvferry", "socket_dir": str(SOCKET_DIR)},
-            "prompt_tokens": self.prompt_tokens,
-            "answer_tokens": self.answer_tokens,
+            "tiers": [{"type": "kvferry", "socket_dir": str(SOCKET_DIR)}] if options.tier else [],
+            "cpu_bytes": options.cpu_bytes,
+            "step_times": options.step_times,
+            "arguments": options.arguments,
         }
         variables = {
             "PATH": path_of(self.python),
@@ -84,8 +152,7 @@ class EngineSetup:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            # A connector reserves a core more, and the number of threads changes the tokens.
-            "VLLM_CPU_OMP_THREADS_BIND": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": options.cores,
         }
         mounts = Mounts(self.shared, readable=(self.model,), writable=(self.home,))
         run = (str(self.python), "-m", "tests.e2e.engine", json.dumps(request))
@@ -93,15 +160,15 @@ class EngineSetup:
 
 
 class EngineRun:
-    """One engine process, alive after its answer until the end of the `with` block."""
+    """One engine, alive until the end of the `with` block; its output is `<name>.log`."""
 
-    def __init__(self, setup: EngineSetup, log: Path) -> None:
-        self._log = log
-        self._began = time.monotonic()
+    def __init__(self, setup: EngineSetup, name: str, options: EngineOptions) -> None:
+        self._log = setup.logs / f"{name}.log"
         self._leftovers = set(region_files())
-        with log.open("wb") as output:
+        self._guard: threading.Timer | None = None
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                setup.command(),
+                setup.command(options),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -109,29 +176,52 @@ class EngineRun:
                 text=True,
                 start_new_session=True,
             )
-        self._guard = threading.Timer(ANSWER_SECONDS, self._kill)
-        self._guard.start()
 
     @property
     def pids(self) -> list[int]:
         """All processes of the engine: what is below the container's launcher."""
         return process_tree(self._process.pid)[1:]
 
-    def answer(self) -> Answer:
-        """Wait for it. Raises EngineFailed."""
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def begin(self, load: Load) -> None:
+        """Have a load begun, as soon as the engine is up; `result` waits for its end."""
+        stdin = self._process.stdin
+        if stdin is None:
+            raise EngineFailed("the engine has no standard input")
+        self._guard = threading.Timer(ANSWER_SECONDS + load.seconds, self._kill)
+        self._guard.start()
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(f"{json.dumps(asdict(load))}\n")
+            stdin.flush()
+
+    def result(self) -> Result:
+        """What came of the load. Raises EngineFailed."""
         with self._log.open("a") as log:
             for line in self._process.stdout or ():
                 log.write(line)
                 if line.startswith("RESULT "):
+                    if self._guard:
+                        self._guard.cancel()
                     said: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-                    return Answer(**said, seconds=time.monotonic() - self._began)
-        raise EngineFailed(f"no answer:\n{self._log.read_text(errors='replace')[-6000:]}")
+                    answers = [Answer(**each) for each in said.pop("answers")]
+                    return Result(**said, answers=answers)
+        raise EngineFailed(f"no answer:\n{self.output[-6000:]}")
+
+    def ask(self, load: Load) -> Result:
+        """Have a load done. Raises EngineFailed."""
+        self.begin(load)
+        return self.result()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._guard.cancel()
+        if self._guard:
+            self._guard.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(timeout=END_SECONDS)
         self._kill()

@@ -60,8 +60,10 @@ class Pod:
         """The S3 credentials."""
         return {"access key": self._server.access_key, "secret key": self._server.secret_key}
 
-    def do_start_daemon(self, verify: str, *, allow_overflow: bool = True) -> dict[str, Any]:
-        """Start `kvferry serve`; returns when its store has passed the preflight.
+    def do_start_daemon(
+        self, verify: str, *, allow_overflow: bool = True, wait: bool = True
+    ) -> dict[str, Any]:
+        """Start `kvferry serve`; returns when its store has passed the preflight, or it serves.
 
         The engine is of another user namespace: here it looks like uid 65534, the overflow.
         """
@@ -78,8 +80,31 @@ class Pod:
             self._directory / "daemon.log",
             clean_environment(self._server.environment()),
         )
+        self._daemon.wait_until(self._store_is_ready if wait else self._serves, START_SECONDS)
+        return self.do_info()
+
+    def do_wait_ready(self) -> dict[str, Any]:
+        """Wait until the running daemon's store has passed the preflight."""
+        if self._daemon is None:
+            raise StartFailed("no daemon was started")
         self._daemon.wait_until(self._store_is_ready, START_SECONDS)
         return self.do_info()
+
+    def do_kill_daemon(self) -> dict[str, Any]:
+        """SIGKILL."""
+        if self._daemon:
+            self._daemon.kill()
+        return {}
+
+    def do_stop_store(self) -> dict[str, Any]:
+        """End the S3 server; its data stays."""
+        self._server.stop()
+        return {}
+
+    def do_start_store(self) -> dict[str, Any]:
+        """Start the S3 server again, on the same port."""
+        self._server.start()
+        return {}
 
     def do_stop_daemon(self) -> dict[str, Any]:
         """SIGTERM, and wait for the end."""
@@ -130,6 +155,12 @@ class Pod:
     def _store_is_ready(self) -> bool:
         try:
             return bool(self.do_info()["ready"])
+        except grpc.RpcError:
+            return False
+
+    def _serves(self) -> bool:
+        try:
+            return bool(self.do_info()["version"])
         except grpc.RpcError:
             return False
 

@@ -1,0 +1,170 @@
+"""The engine goes on while the daemon or the store does not. Imports the standard library.
+
+`DaemonOutages`, one engine: no daemon at its start; the daemon appears and is used; it is killed
+and started again under load; it is stopped (SIGSTOP) for 20 s under load. The step times of the
+last phase stand beside those of an engine without a kvferry tier under the same load.
+`StoreOutage`: S3 is down when daemon and engine start, and comes later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from . import step_times
+from .engine_client import EngineRun, Load
+from .proof import CHUNKS, PROMPTS, Proof, cold_tokens, small_engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .engine_client import Answer
+
+STOPPED_SECONDS = 20.0
+LOAD_SECONDS = 32.0
+BLOCKED_SECONDS = 1.0
+"""Less than any wait for a stopped daemon, more than a busy machine needs for a step."""
+STREAMS = 2
+UNDER_LOAD = Load(PROMPTS, streams=STREAMS, seconds=LOAD_SECONDS, companion=True)
+"""With a request that decodes all the time: its steps must go on while others wait."""
+DAEMON_DONE = (
+    "the engine started without a daemon and used it once it was there; killed and restarted under "
+    "load it was used again; stopped for 20 s under load it delayed no step; all tokens are a cold "
+    "run's"
+)
+STORE_DONE = (
+    "the engine started with S3 down and used it once it was there; all tokens are a cold run's"
+)
+
+
+class DaemonOutages(Proof):
+    """See the module's docstring."""
+
+    def run(self) -> None:
+        """All of it. Raises NotProven."""
+        plain = self._step_file("steps-without-tier")
+        with EngineRun(
+            self.setup, "without-tier", small_engine(tier=False, step_times=str(plain))
+        ) as engine:
+            cold = engine.ask(Load(PROMPTS))
+            self.check(cold.cached_tokens == 0, "the cold run, without a kvferry tier")
+            self._expected = cold.tokens
+            began = time.monotonic()
+            engine.ask(UNDER_LOAD)
+            without = step_times.between(step_times.read(plain), began, time.monotonic())
+        steps = self._step_file("steps-with-tier")
+        with EngineRun(self.setup, "with-tier", small_engine(step_times=str(steps))) as engine:
+            self._absent(engine)
+            self._appears(engine)
+            self._killed(engine)
+            stopped, resumed = self._stopped(engine)
+        during = step_times.between(step_times.read(steps), stopped, resumed)
+        self._compare(without, during)
+
+    def _absent(self, engine: EngineRun) -> None:
+        self.say("there is no daemon, not even its directory")
+        self.check_tokens(engine.ask(Load(PROMPTS)).tokens, self._expected, "the cold run's")
+
+    def _appears(self, engine: EngineRun) -> None:
+        self.start_daemon()
+        self.wait_until(lambda: self._sessions() == 1, "the engine attached its region")
+        fill = engine.ask(Load(PROMPTS))
+        self.check_tokens(fill.tokens, self._expected, "the cold run's while chunks are stored")
+        self.wait_stored(CHUNKS * len(PROMPTS))
+        used = engine.ask(Load(PROMPTS))
+        loaded = self.loaded()
+        self.check(loaded > 0, f"the daemon is used: it loaded {loaded} chunks")
+        self.check_tokens(used.tokens, self._expected, "the cold run's, from the store")
+
+    def _killed(self, engine: EngineRun) -> None:
+        self.say("the daemon gets SIGKILL under load and is started again after 3 s")
+        engine.begin(Load(PROMPTS, streams=STREAMS, seconds=16))
+        time.sleep(4)
+        self.pod.ask("kill_daemon")
+        killed = time.monotonic()
+        time.sleep(3)
+        self.start_daemon()
+        back = time.monotonic()
+        result = engine.result()
+        between = [each for each in result.answers if killed < each.ended < back]
+        self.check(bool(between), f"{len(between)} requests ended while there was no daemon")
+        loaded = self.loaded()
+        self.check(loaded > 0, f"the new daemon is used: it loaded {loaded} chunks")
+        self._check_every(result.answers)
+
+    def _stopped(self, engine: EngineRun) -> tuple[float, float]:
+        """Return when the daemon stopped and when it went on."""
+        self.say(f"the daemon gets SIGSTOP under load and SIGCONT {STOPPED_SECONDS:.0f} s later")
+        engine.begin(UNDER_LOAD)
+        time.sleep(4)
+        daemon = self.pod.daemon_pid()
+        before = self.loaded()
+        os.kill(daemon, signal.SIGSTOP)
+        stopped = time.monotonic()
+        try:
+            time.sleep(STOPPED_SECONDS)
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+        resumed = time.monotonic()
+        result = engine.result()
+        during = [each for each in result.answers if stopped < each.ended < resumed]
+        self.check(bool(during), f"{len(during)} requests ended while it was stopped")
+        longest = max(each.ended - each.began for each in result.answers)
+        self.say(f"  the slowest of {len(result.answers)} requests took {longest:.1f} s")
+        self._check_every(result.answers)
+        self.wait_until(lambda: self._sessions() == 1, "one session afterwards")
+        again = engine.ask(Load(PROMPTS))
+        self.check_tokens(again.tokens, self._expected, "the cold run's")
+        loaded = self.loaded() - before
+        self.check(loaded > 0, f"the daemon is used again: it loaded {loaded} chunks since")
+        return stopped, resumed
+
+    def _check_every(self, answers: list[Answer]) -> None:
+        wrong = sum(each.tokens != self._expected[each.number] for each in answers)
+        self.check(
+            not wrong, f"{len(answers)} requests, {wrong} with other tokens than the cold run"
+        )
+
+    def _sessions(self) -> int:
+        sessions: int = self.pod.ask("info")["sessions"]
+        return sessions
+
+    def _step_file(self, name: str) -> Path:
+        return self.setup.home / name
+
+    def _compare(self, without: list[step_times.Step], during: list[step_times.Step]) -> None:
+        self.say("steps that ran the model, without a tier and while the daemon was stopped:")
+        self.check(len(without) > 1 and len(during) > 1, "there are steps of both")
+        sides = {"no tier": without, "daemon stopped": during}
+        print("\n".join(step_times.table(sides)), flush=True)  # noqa: T201
+        longest = max(each.schedule_seconds for each in during)
+        self.check(
+            longest < BLOCKED_SECONDS,
+            f"no call into the tier waited for the daemon: {1000 * longest:.1f} ms at most",
+        )
+
+
+class StoreOutage(Proof):
+    """See the module's docstring."""
+
+    def run(self) -> None:
+        """All of it. Raises NotProven."""
+        expected = cold_tokens(self, "cold", small_engine(tier=False))
+        self.pod.ask("stop_store")
+        info = self.pod.ask("start_daemon", verify="when-known", wait=False)
+        self.check(not info["ready"], "S3 is down, the daemon serves and says not ready")
+        with EngineRun(self.setup, "engine", small_engine()) as engine:
+            self.check_tokens(engine.ask(Load(PROMPTS)).tokens, expected, "the cold run's")
+            self.check(self.pod.ask("info")["sessions"] == 1, "its region is attached all the same")
+            self.pod.ask("start_store")
+            self.pod.ask("wait_ready")
+            self.say("S3 is there, the daemon is ready")
+            fill = engine.ask(Load(PROMPTS))
+            self.check_tokens(fill.tokens, expected, "the cold run's while chunks are stored")
+            self.wait_stored(CHUNKS * len(PROMPTS))
+            used = engine.ask(Load(PROMPTS))
+            loaded = self.loaded()
+            self.check(loaded > 0, f"the store is used: the daemon loaded {loaded} chunks")
+            self.check_tokens(used.tokens, expected, "the cold run's, from the store")
