@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix rotation \
 	fuzz e2e-vllm image-test observe \
-	outage dashboard protos \
+	outage dashboard faults mutants soak protos \
 	states baseline lock wheel clean
 
 help: ## list the targets
@@ -59,7 +59,7 @@ fuzz: $(BIN)/.dev ## 200,000 hostile inputs for every RPC and the lease, and wha
 
 e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; root, bubblewrap, 4 GB
 	$(BIN)/python tools/e2e_vllm_env.py
-	$(BIN)/python -m tests.e2e.run_e2e
+	$(BIN)/python -m tests.e2e.run_e2e $(SCENARIOS)
 
 image-test: $(BIN)/.dev ## build the image and run it; root, buildah, debootstrap, bubblewrap
 	$(BIN)/python -m tests.image.run
@@ -72,6 +72,16 @@ outage: $(BIN)/.dev ## S3 is gone for two minutes; Debian's prometheus
 
 dashboard: $(BIN)/.dev ## write deploy/grafana/kvferry.json
 	$(BIN)/python tools/make_dashboard.py
+
+faults: $(BIN)/.matrix ## the fault matrix; writes docs/faults.md; root and a C compiler for two of them
+	$(BIN)/python -m tests.faults.run
+
+mutants: $(BIN)/.dev ## every deliberately broken build, and that its test fails
+	$(BIN)/python -m tests.mutants.run
+
+MINUTES ?= 30
+soak: $(BIN)/.matrix $(BIN)/.observe ## three engines and random faults for MINUTES; writes docs/evidence/soak.md
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
 
 protos: $(BIN)/.dev ## write the stubs
 	$(BIN)/python tools/generate_protos.py
