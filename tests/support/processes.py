@@ -90,6 +90,14 @@ class Child:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
+    @property
+    def status(self) -> int:
+        """How it ended, as a negative signal number or its exit status; RuntimeError before."""
+        status = self._process.poll()
+        if status is None:
+            raise RuntimeError(f"process {self.pid} still runs")
+        return status
+
     def output(self) -> str:
         """The end of what it printed."""
         return self._log.read_text(errors="replace")[-2000:]

@@ -1,0 +1,1 @@
+"""Deliberately broken builds, and the test that notices each: `make mutants`."""
