@@ -47,7 +47,7 @@ def test_each_naming_has_its_space():
     assert space_name(Naming.KVFERRY, "ns", "") == "ns"
     space = space_name(Naming.VLLM, "ns", "m_0123456789ab_r0")
     key = bytes.fromhex("abcdef0123") + b"\0\0\0\2"
-    assert object_name(ObjectRef(space, key)) == "/m_0123456789ab_r0/abc/de_g2/abcdef0123.bin"
+    assert object_name(ObjectRef(space, key)) == "m_0123456789ab_r0/abc/de_g2/abcdef0123.bin"
 
 
 def test_a_client_without_vllms_folder_is_refused_under_vllms_naming():

@@ -14,7 +14,7 @@ from .harness import Region, attach_request, running
 FOLDER = "org_model_0123456789ab_r0"
 
 
-@pytest.mark.parametrize(("naming", "space"), [("kvferry", "model"), ("vllm", f"/{FOLDER}")])
+@pytest.mark.parametrize(("naming", "space"), [("kvferry", "model"), ("vllm", FOLDER)])
 def test_the_naming_chooses_between_the_clients_two_names(socket_dir: Path, naming, space):
     with running(socket_dir, naming=naming) as world:
         world.attach(vllm_namespace=FOLDER)

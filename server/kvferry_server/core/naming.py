@@ -1,8 +1,9 @@
 """Object names and the checks on the path components that a client contributes.
 
 `<space>/<hhh>/<hh>_g<group>/<hash>.bin`: the fan-out of vLLM's own FileMapper, so that one
-directory level never holds more than 4,096 entries per group. Under `Naming.VLLM` the space is
-`/<vLLM's namespace>`: vLLM's `obj` tier puts a slash of its own between prefix and name.
+directory level never holds more than 4,096 entries per group. vLLM's `obj` tier asks NIXL for
+`<prefix>//<space>/...`; the AWS SDK below NIXL drops empty parts of a path, so that in the bucket
+its objects have one slash there, as those here.
 """
 
 from __future__ import annotations
@@ -94,4 +95,4 @@ def space_name(naming: Naming, namespace: str, vllm_namespace: str) -> str:
             reason="NO_VLLM_NAMESPACE",
             field="vllm_namespace",
         )
-    return f"/{vllm_namespace}"
+    return vllm_namespace
