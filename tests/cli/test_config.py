@@ -280,3 +280,34 @@ def test_listen_forms():
     assert parse_listen("") is None
     assert parse_listen("0.0.0.0:9477") == ("0.0.0.0", 9477)
     assert parse_listen("[::1]:0") == ("::1", 0)
+
+
+def test_tenants_by_uid_and_gid(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('[tenants]\nuids = { 10001 = "team-a" }\n[tenants.gids]\n20001 = "team-b"\n')
+    settings = load({"--config": str(path)}, {}, 0).config.server_settings(
+        debug_attach_by_name=False
+    )
+    assert settings.tenants.by_uid == {10001: "team-a"}
+    assert settings.tenants.by_gid == {20001: "team-b"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"a"',
+        "[1]",
+        '{ alice = "a" }',
+        "{ 1 = 2 }",
+        '{ 1 = "a/b" }',
+        '{ 1 = ".." }',
+        '{ 1 = "" }',
+        '{ 4294967295 = "a" }',
+        '{ -1 = "a" }',
+    ],
+)
+def test_tenants_that_cannot_be_right(tmp_path, value):
+    path = tmp_path / "config.toml"
+    path.write_text(f"[tenants]\nuids = {value}\n")
+    with pytest.raises(ConfigError, match=r"tenants\.uids"):
+        load({"--config": str(path)}, {}, 0)

@@ -13,8 +13,8 @@ from dataclasses import Field, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvferry_server.core.errors import ConfigError
-from kvferry_server.core.naming import Naming
+from kvferry_server.core.errors import ConfigError, InvalidArgument
+from kvferry_server.core.naming import Naming, check_namespace
 
 from .names import SERVICE_VARIABLE, looks_like_credential, nearest
 from .option import Option
@@ -137,9 +137,26 @@ def _checked(key: str, setting: Setting, spec: Field[Any], option: Option) -> ob
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise _wrong(key, setting, f"expected a number{_of(option)}")
         return float(_in_range(key, setting, option, value))
+    if spec.type.startswith("tuple[tuple"):
+        return _checked_tenants(key, setting, option)
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise _wrong(key, setting, "expected a list of whole numbers")
     return tuple(_in_range(key, setting, option, item) for item in value)
+
+
+def _checked_tenants(key: str, setting: Setting, option: Option) -> tuple[tuple[int, str], ...]:
+    value = setting.value
+    if not isinstance(value, dict) or not all(re.fullmatch(r"[0-9]{1,10}", id_) for id_ in value):
+        raise _wrong(key, setting, 'expected a table such as { 10001 = "team-a" }')
+    pairs = []
+    for id_, tenant in value.items():
+        number = int(_in_range(key, setting, option, int(id_)))
+        try:
+            check_namespace(tenant if isinstance(tenant, str) else "")
+        except InvalidArgument as error:
+            raise _wrong(key, setting, f"a tenant's name: {error.message}") from None
+        pairs.append((number, tenant))
+    return tuple(pairs)
 
 
 def _checked_text(key: str, setting: Setting, option: Option) -> str:

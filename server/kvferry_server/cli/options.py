@@ -12,6 +12,7 @@ from typing import Any
 
 from kvferry_server.core.types import EngineSettings
 from kvferry_server.service.settings import OFFLOAD_SOCKET, ServerSettings
+from kvferry_server.service.tenants import Tenants
 
 from .bounds import (
     AdmissionOptions,
@@ -132,6 +133,32 @@ class SocketsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantsOptions:
+    """Whose objects are whose. With tenants, each peer must be of exactly one."""
+
+    uids: tuple[tuple[int, str], ...] = option(
+        (),
+        Option(
+            'Tenant by user id, such as `{ 10001 = "team-a" }`. The tenant is the first path '
+            "component of its objects' names below the store's prefix. These ids may attach.",
+            minimum=0,
+            maximum=2**32 - 2,
+            default_doc="none",
+        ),
+    )
+    gids: tuple[tuple[int, str], ...] = option(
+        (),
+        Option(
+            "Tenant by group id, for members of the group whose user id has no entry. These "
+            "groups may attach.",
+            minimum=0,
+            maximum=2**32 - 2,
+            default_doc="none",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is written to standard error."""
 
@@ -178,6 +205,7 @@ class Config:
     store: StoreOptions = field(default_factory=StoreOptions)
     integrity: IntegrityOptions = field(default_factory=IntegrityOptions)
     sockets: SocketsOptions = field(default_factory=SocketsOptions)
+    tenants: TenantsOptions = field(default_factory=TenantsOptions)
     limits: LimitsOptions = field(default_factory=LimitsOptions)
     timeouts: TimeoutsOptions = field(default_factory=TimeoutsOptions)
     retry: RetryOptions = field(default_factory=RetryOptions)
@@ -200,6 +228,7 @@ class Config:
             socket_mode=int(self.sockets.mode, 8),
             allowed_uids=frozenset(self.sockets.allowed_uids),
             allowed_gids=frozenset(self.sockets.allowed_gids),
+            tenants=Tenants(dict(self.tenants.uids), dict(self.tenants.gids)),
             debug_attach_by_name=debug_attach_by_name,
             **{about.server: value for about, value in self._values() if about.server},
         )

@@ -67,6 +67,8 @@ def _kind(spec: Field[Any], option: Option) -> str:
         return "one of " + ", ".join(f'`"{choice}"`' for choice in option.choices)
     if spec.type in {"str", "bool"}:
         return {"str": "string", "bool": "`true` or `false`"}[spec.type]
+    if spec.type.startswith("tuple[tuple"):
+        return "table of numbers and names"
     if spec.type.startswith("tuple"):
         return "list of whole numbers"
     number = "whole number" if spec.type == "int" else "number"

@@ -156,7 +156,9 @@ class LeaseServer:
             KvferryError: the peer, its request or its region is refused.
             OSError: the connection broke.
         """
-        self._policy.check(read_peer(connection))
+        peer = read_peer(connection)
+        self._policy.check(peer)
+        tenant = self._settings.tenants.of(peer)
         descriptors = array.array("i")
         try:
             frame = await self._read_frame(connection, descriptors)
@@ -164,7 +166,7 @@ class LeaseServer:
                 return False
             request = _parse(frame)
             lease = Lease(connection)
-            session, response = self._sessions.attach(request, descriptors, lease)
+            session, response = self._sessions.attach(request, descriptors, lease, tenant)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

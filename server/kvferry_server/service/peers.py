@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from kvferry_server.core.errors import PermissionDenied
 
-from .settings import OVERFLOW_ID
+__all__ = ["OVERFLOW_ID", "Peer", "PeerPolicy", "read_peer"]
 
-__all__ = ["Peer", "PeerPolicy", "read_peer"]
+OVERFLOW_ID = 65_534
+"""How the kernel shows a uid or gid of another user namespace."""
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct("iII")

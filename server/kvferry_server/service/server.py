@@ -241,9 +241,12 @@ class Daemon:
 
     def _peer_policy(self) -> PeerPolicy:
         gid = self._directory.gid
+        tenants = self._settings.tenants
         return PeerPolicy(
-            self._settings.allowed_uids,
-            self._settings.allowed_gids | ({gid} if gid is not None else set()),
+            self._settings.allowed_uids | tenants.by_uid.keys(),
+            self._settings.allowed_gids
+            | tenants.by_gid.keys()
+            | ({gid} if gid is not None else set()),
             allow_overflow=self._settings.allow_overflow_uid,
         )
 

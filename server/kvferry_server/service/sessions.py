@@ -108,6 +108,7 @@ class SessionTable:
         request: offload_pb2.AttachRegionRequest,
         descriptors: Sequence[int],
         lease: LeaseEnd | None,
+        tenant: str,
     ) -> tuple[Session, offload_pb2.AttachRegionResponse]:
         """Map a region and open its session. The descriptors stay the caller's.
 
@@ -115,7 +116,9 @@ class SessionTable:
             KvferryError: the region or the request is refused; nothing is mapped.
         """
         codec.check_attach(request)
-        space = space_name(self._naming, request.namespace, request.vllm_namespace)
+        space = self._settings.tenants.space(
+            tenant, space_name(self._naming, request.namespace, request.vllm_namespace)
+        )
         if len(self._sessions) >= self._settings.max_sessions:
             raise ResourceExhausted(
                 f"max_sessions {self._settings.max_sessions} are attached",
@@ -163,13 +166,14 @@ class SessionTable:
         Raises:
             KvferryError: the name, the region or the request is refused.
         """
+        tenant = self._settings.tenants.of(None)
         codec.check_attach(request)
         with ExitStack() as opened:
             descriptors = []
             for segment in request.segments:
                 descriptors.append(self._mapper.open_by_name(segment.shm_name))
                 opened.callback(os.close, descriptors[-1])
-            _session, response = self.attach(request, descriptors, lease=None)
+            _session, response = self.attach(request, descriptors, None, tenant)
         return response
 
     def authenticate(self, ref: types_pb2.SessionRef) -> Session:

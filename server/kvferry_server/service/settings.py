@@ -1,16 +1,16 @@
-"""Settings of the daemon's sockets and limits. Owns no behaviour; imports the standard library."""
+"""Settings of the daemon's sockets and limits. Owns no behaviour; imports `tenants`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from .tenants import Tenants
 
 OFFLOAD_SOCKET = "kvferry.sock"
 LEASE_SOCKET = "lease.sock"
 ADMIN_SOCKET = "admin.sock"
 LOCK_FILE = "kvferry.lock"
-OVERFLOW_ID = 65_534
-"""How the kernel shows a uid or gid of another user namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class ServerSettings:
     """Groups that may attach, besides `socket_group`."""
     allow_overflow_uid: bool = False
     """Admit peers of other user namespaces, all of which look like uid 65534."""
+    tenants: Tenants = field(default_factory=Tenants)
+    """Its uids and groups may attach too."""
     naming: str = "kvferry"
     """A value of `core.naming.Naming`."""
     debug_attach_by_name: bool = False
