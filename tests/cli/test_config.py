@@ -311,3 +311,22 @@ def test_tenants_that_cannot_be_right(tmp_path, value):
     path.write_text(f"[tenants]\nuids = {value}\n")
     with pytest.raises(ConfigError, match=r"tenants\.uids"):
         load({"--config": str(path)}, {}, 0)
+
+
+def test_the_bound_of_the_catalog_reaches_the_store(tmp_path):
+    from kvferry_server.adapters import integrity
+    from kvferry_server.cli.wire import build_store
+
+    config = load_file(
+        tmp_path, f'[store]\nurl = "file://{tmp_path}/s"\n[integrity]\ncatalog_bytes = 1_048_576\n'
+    ).config
+    store = build_store(config)
+    try:
+        catalog = store._integrity._catalog
+        for number in range(10_000):
+            catalog.put(str(number), integrity.Expectation(1, 1))
+        assert 1000 < len(catalog) < 10_000
+        assert len(catalog) == (1 << 20) // 384
+    finally:
+        store.close()
+    assert load({}, USER, 1000).config.integrity.catalog_bytes == integrity.DEFAULT_CATALOG_BYTES

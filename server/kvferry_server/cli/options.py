@@ -72,6 +72,16 @@ class IntegrityOptions:
             choices=("require", "when-known", "off"),
         ),
     )
+    catalog_bytes: int = option(
+        128 << 20,
+        Option(
+            "Bound of what is remembered of objects, length and checksum, at most 384 bytes each. "
+            "Objects seen longest ago are forgotten first.",
+            unit="bytes",
+            minimum=1 << 20,
+            maximum=2**40,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ def build_store(config: Config, telemetry: Telemetry = SILENCE) -> ObjectStore:
     """
     from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity  # noqa: PLC0415
 
-    integrity = Integrity(ChecksumCatalog(), cast("Verify", config.integrity.verify), telemetry)
+    catalog = ChecksumCatalog(config.integrity.catalog_bytes)
+    integrity = Integrity(catalog, cast("Verify", config.integrity.verify), telemetry)
     match parse_store_url(config.store.url):
         case FileUrl(directory):
             return _file_store(Path(directory), integrity, config)
