@@ -33,7 +33,7 @@ OF_OTHERS = {
     *("mkdir", "npm", "pip", "python3", "stat", "systemctl", "useradd", "usermod", "vllm"),
 }
 PARSERS = {"toml", "yaml", "json", "ini", "bash", "console", "promql", "python"}
-NOT_PARSED = {"", "mermaid", "text", "proto", "diff"}
+NOT_PARSED = {"", "mermaid", "text", "proto", "diff", "dockerfile"}
 FOLDERS = ("deploy/", "docs/", "tests/", "tools/", "requirements/", "proto/")
 
 
