@@ -151,7 +151,7 @@ class StoreOutage(Proof):
 
     def run(self) -> None:
         """All of it. Raises NotProven."""
-        expected = cold_tokens(self, "cold", small_engine(tier=False))
+        expected = cold_tokens(self, small_engine(tier=False))
         self.pod.ask("stop_store")
         info = self.pod.ask("start_daemon", verify="when-known", wait=False)
         self.check(not info["ready"], "S3 is down, the daemon serves and says not ready")

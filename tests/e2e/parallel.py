@@ -25,7 +25,7 @@ class Replicas(Proof):
 
     def run(self) -> None:
         """All of it. Raises NotProven."""
-        expected = cold_tokens(self, "cold", small_engine(tier=False))
+        expected = cold_tokens(self, small_engine(tier=False))
         self.start_daemon()
         options = small_engine(arguments={"data_parallel_size": 2}, cores="0|1")
         with EngineRun(self.setup, "replicas", options) as engine:
@@ -55,9 +55,7 @@ class TensorParallel(Proof):
     def run(self) -> None:
         """All of it. Raises NotProven."""
         parallel = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
-        expected = cold_tokens(
-            self, "cold", small_engine(arguments=parallel, cores="0|1", tier=False)
-        )
+        expected = cold_tokens(self, small_engine(arguments=parallel, cores="0|1", tier=False))
         self.start_daemon()
         options = small_engine(arguments=parallel, cores="0|1")
         with EngineRun(self.setup, "first", options) as engine:

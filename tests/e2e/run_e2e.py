@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,11 +50,12 @@ def make_model(python: Path, directory: Path) -> None:
 
 def prove(name: str, python: Path, work: Path, report: Report) -> None:
     """Set everything up and run a scenario. Raises NotProven, EngineFailed, PodFailed."""
-    shared, home, logs = work / "shared", work / "home", work / "logs"
-    for directory, owner in ((work, 0), (shared, DAEMON_UID), (home, ENGINE_UID), (logs, 0)):
-        directory.mkdir(mode=0o755)
+    folder, home = work / name, work / "home"
+    shared, logs = folder / "shared", folder / "logs"
+    for directory, owner in ((home, ENGINE_UID), (folder, 0), (shared, DAEMON_UID), (logs, 0)):
+        directory.mkdir(mode=0o755, exist_ok=directory == home)
         os.chown(directory, owner, owner)
-    model = work / "model"
+    model = folder / "model"
     make_model(python, model)
     setup = EngineSetup(python, model, home, shared, logs)
     with PodClient(shared, logs / "pod.log") as pod:
@@ -82,11 +82,12 @@ def main() -> int:
         return 2
     work = Path(tempfile.mkdtemp(prefix="kvferry-e2e-"))
     work.chmod(0o755)
+    cold: dict[str, dict[int, list[int]]] = {}
     for name in options.scenarios or SCENARIOS:
-        report = Report(time.monotonic())
+        report = Report(cold)
         report.say(f"scenario {name}")
         try:
-            prove(name, python, work / name, report)
+            prove(name, python, work, report)
         except (NotProven, EngineFailed, PodFailed) as failure:
             text = f"e2e-vllm {name}: NOT PROVEN: {failure}\nlogs: {work / name / 'logs'}"
             print(text, flush=True)  # noqa: T201
