@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -108,20 +111,39 @@ def test_another_prefix_is_out_of_reach(server):
         store.close()
 
 
-def test_the_daemon_needs_no_capability(tmp_path):
+x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter's numbers")
+
+
+@x86_64
+@pytest.mark.parametrize("kind", ["s3", "file"])
+def test_the_daemon_needs_no_capability_and_no_call_that_runtimes_refuse(tmp_path, kind):
     with ExitStack() as stack:
         server = Moto()
         stack.callback(server.close)
         server.start()
-        url = f"s3://{server.bucket}/no-capability"
-        env = environment(**server.environment())
-        daemon = Daemon(tmp_path, "--store-url", url, env=env, prefix=[*NO_CAPABILITIES, "--"])
+        url = f"s3://{server.bucket}/x" if kind == "s3" else (tmp_path / "store").as_uri()
+        daemon = Daemon(
+            tmp_path,
+            "--store-url",
+            url,
+            env=environment(**server.environment()),
+            prefix=[*NO_CAPABILITIES, "--", sys.executable, "-m", "tests.secrets.confined"],
+        )
         stack.callback(daemon.kill)
         daemon.wait_ready()
         status = Path(f"/proc/{daemon.process.pid}/status").read_text()
         assert re.findall(r"Cap(?:Eff|Prm|Bnd|Amb):\s+(\w+)", status) == ["0" * 16] * 4
         assert re.search(r"NoNewPrivs:\s+1", status)
+        assert re.search(r"Seccomp:\s+2", status)
         client = stack.enter_context(attached(daemon.sockets))
         assert result_of(client, client.store([key(1)], [0])).outcomes == (Outcome.STORED,)
         assert result_of(client, client.load([key(1)], [1])).outcomes == (Outcome.LOADED,)
         assert daemon.terminate()[0] == 0
+
+
+@x86_64
+def test_the_filter_refuses_what_it_names():
+    command = [sys.executable, "-m", "tests.secrets.confined", "unshare", "--user", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Operation not permitted" in done.stderr
+    assert subprocess.run([*command[:3], "true"], check=False).returncode == 0
