@@ -39,9 +39,10 @@ def document(record: dict[str, Any]) -> str:
     }
     passed = sum(each["passed"] for each in faults)
     summary = (
-        f"Last run: {passed} of {len(faults)} passed in {record['seconds']} s; {sums['jobs']} jobs"
-        f" submitted, {sums['reported_once']} reported exactly once; {sums['wrong_slots']} wrong"
-        f" slots, {sums['wrong_objects']} wrong of {sums['objects_checked']} objects."
+        f"{passed} of {len(faults)} passed; the last whole run took {record['seconds']} s."
+        f" {sums['jobs']} jobs submitted, {sums['reported_once']} reported exactly once;"
+        f" {sums['wrong_slots']} wrong slots, {sums['wrong_objects']} wrong of"
+        f" {sums['objects_checked']} objects."
     )
     lines = [HEAD, summary]
     for kind, group in itertools.groupby(

@@ -1,6 +1,6 @@
 """`python -m tests.faults.run`: all faults, two at a time; writes verdicts.json and docs/faults.md.
 
-With ids as arguments only those are run, and nothing is written.
+With ids as arguments only those are run, and their verdicts replaced.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ def run(idents: list[str]) -> list[Verdict]:
     return sorted(verdicts, key=lambda each: each.ident)
 
 
+def write(verdicts: list[Verdict], seconds: int) -> None:
+    """Put verdicts into the record and draw the page; `seconds` of a whole run, else 0."""
+    record = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {"faults": [], "seconds": 0}
+    known = {each["ident"]: each for each in record["faults"]}
+    known |= {each.ident: each.as_json() for each in verdicts}
+    record["faults"] = [known[each.ident] for each in all_faults() if each.ident in known]
+    record["seconds"] = seconds or record["seconds"]
+    VERDICTS.write_text(json.dumps(record, indent=1) + "\n")
+    DOCUMENT.write_text(document(record))
+
+
 def main() -> int:
     """Return 1 if a fault was not proven or something did not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -57,10 +68,7 @@ def main() -> int:
     verdicts = run(chosen or [each.ident for each in all_faults()])
     seconds = round(time.monotonic() - began)
     failed = [each.ident for each in verdicts if not each.passed]
-    if not chosen:
-        record = {"seconds": seconds, "faults": [each.as_json() for each in verdicts]}
-        VERDICTS.write_text(json.dumps(record, indent=1) + "\n")
-        DOCUMENT.write_text(document(record))
+    write(verdicts, 0 if chosen else seconds)
     good = len(verdicts) - len(failed)
     say(f"{good} of {len(verdicts)} faults passed in {seconds} s {' '.join(failed)}")
     return 1 if failed else 0

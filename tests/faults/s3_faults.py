@@ -216,3 +216,18 @@ def late_server(s: Scenario) -> None:
         raise AssertionError("lookups must be UNKNOWN without a store")
     s.proxy.fine()
     s.over()
+
+
+@fault("F15", KIND, "the answer to the preflight's PUT is lost", store="stub", started=False)
+def preflight_lost(s: Scenario) -> None:
+    """The SDK gives that try up, and another preflight comes: the daemon does not stay degraded."""
+    rule = s.stub.add(Fault(method="PUT", hang="start"))
+    s.make_daemon()
+    s.daemon.start()
+    s.add_engine().attach()
+    wait_for(lambda: s.stub.requests("PUT"), "the preflight's PUT")
+    s.proxy.forget_peers()
+    s.stub.remove(rule)
+    s.prove(not s.info().store.ready, "the PUT's connection went silent")
+    s.over()
+    s.await_ready()

@@ -273,7 +273,7 @@ MUTANTS = (
         "        path.parent.mkdir(parents=True, exist_ok=True)\n"
         "        temporary = path\n"
         "        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)\n",
-        "tests/stores/test_file_store.py::test_a_file_shows_only_when_complete",
+        "tests/stores/test_file_store.py::test_a_failed_overwrite_keeps_the_file",
     ),
     Mutant(
         "M29",
@@ -311,7 +311,7 @@ MUTANTS = (
         "M33",
         "only allowed peers attach",
         SERVICE + "lease.py",
-        "        self._policy.check(read_peer(connection))\n",
+        "        self._policy.check(peer)\n",
         "",
         "tests/service/test_peers.py::test_a_peer_that_gets_through_the_directory_is_still_checked",
     ),

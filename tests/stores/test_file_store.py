@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import shutil
 import stat
@@ -85,17 +86,30 @@ def test_what_is_no_file_is_no_object(store, root):
 
 
 def test_a_file_shows_only_when_complete(store, root):
-    """While stores run, each file under an object's name has its full length."""
+    """While stores run, each file under an object's name is whole."""
+    whole = b"\x07" * (1 << 20)
     seen = set()
-    for _ in range(20):
-        pending = [
-            Pending(store, STORE, "same/name", memoryview(bytearray(1 << 20))) for _ in range(4)
-        ]
+    for number in range(20):
+        name = f"a/{number}"
+        pending = [Pending(store, STORE, name, memoryview(bytearray(whole))) for _ in range(4)]
         while not all(each.ended for each in pending):
-            if (root / "same/name").exists():
-                seen.add((root / "same/name").stat().st_size)
-    assert seen == {1 << 20}
+            if (root / name).exists():
+                seen.add((root / name).read_bytes() == whole)
+    assert seen == {True}
     assert not list(root.rglob("*.part"))
+
+
+def test_a_failed_overwrite_keeps_the_file(store, root):
+    whole = b"\x07" * (1 << 20)
+    assert store_bytes(store, "name", whole) is OK
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) - 1, hard))
+    try:
+        status = store_bytes(store, "name", bytes(len(whole)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status is not OK
+    assert (root / "name").read_bytes() == whole
 
 
 def test_a_failed_store_leaves_no_temporary_file(store, root):

@@ -65,6 +65,8 @@ class TcpProxy:
         self._silent = False
         self._cut = False
         self._pairs: set[_Pair] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The loop holds its tasks weakly: without this the collector ends connections."""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
@@ -158,7 +160,12 @@ class TcpProxy:
     def _end(self) -> None:
         self._ending.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve_one(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counters.connections += 1
         if self._cut:
             self.counters.refused += 1
