@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
+import os
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kvferry_server.adapters.s3_credentials import resolve_credentials
+from kvferry_server.adapters.s3_rotation import Renewed, Rotation, next_renewal
 from kvferry_server.adapters.s3_types import Credentials, S3Settings
 from kvferry_server.core.types import Presence, TransferStatus
+from tests.cli.harness import wait_for
 from tests.support.fault_server import Fault, FaultServer
+from tests.support.token_service import token_service
 
 from .contract import CHUNK, new_name
 from .subjects import (
@@ -47,6 +54,9 @@ class Keys:
 
     def __call__(self) -> Credentials:
         self.resolved += 1
+        return self.resolve()
+
+    def resolve(self) -> Credentials:
         return Credentials(self.given, "secret", expires_at=self.expires_at)
 
     def accept(self, key: str, code: str = "InvalidAccessKeyId", status: int = 403) -> None:
@@ -191,11 +201,7 @@ def test_keys_are_renewed_before_they_expire(server, keys):
     keys.expires_at = time.time() + 3
     with opened(keys) as store:
         keys.given, keys.expires_at = "key-1", time.time() + 3600
-        end = time.monotonic() + 20
-        while keys.resolved < 2:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        time.sleep(0.3)
+        wait_for(lambda: store._chosen[1].access_key.reveal() == "key-1")
         assert store_bytes(store, "a", bytes(CHUNK)) is OK
         assert {signer for signer, _, _ in tries(server, "PUT")} == {"key-1"}
         assert keys.resolved == 2
@@ -221,3 +227,106 @@ def test_close_gives_up_what_waits_for_keys(keys):
         time.sleep(0.5)
     assert all(each.wait() is not OK for each in pending)
     assert [len(each.calls) for each in pending] == [1] * 4
+
+
+def test_S06_a_skewed_clock_is_signed_anew_and_told_apart(server, keys, caplog):
+    with opened(keys) as store:
+        server.add(Fault(method="PUT", times=1, status=403, code="RequestTimeTooSkewed"))
+        slot = memoryview(bytearray(CHUNK))
+        assert Pending(store, STORE, "a", slot).wait() is TransferStatus.UNAVAILABLE
+        time.sleep(1.1)
+        assert Pending(store, STORE, "a", slot).wait() is OK
+        first, second = [each.headers["x-amz-date"] for each in server.requests("PUT")]
+        assert first < second
+        before = keys.resolved
+        server.add(Fault(status=403, code="RequestTimeTooSkewed"))
+        assert Pending(store, STORE, "b", slot).wait() is TransferStatus.DENIED
+        assert caplog.text.count("this machine's clock is off") == 1
+        assert keys.resolved == before
+
+
+def test_a_swapped_link_and_a_rewritten_file_are_noticed(tmp_path):
+    renewals: list[float] = []
+    file = tmp_path / "credentials"
+    for number in ("..1", "..2"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "credentials").write_text("the same length")
+    (tmp_path / "..data").symlink_to("..1")
+    file.symlink_to("..data/credentials")
+
+    def renew() -> Renewed:
+        renewals.append(time.monotonic())
+        return Renewed(settled=True)
+
+    rotation = Rotation(renew, lambda: [file, tmp_path / "absent"])
+    rotation.watch(None)
+    try:
+        time.sleep(1.3)
+        assert renewals == []
+        (tmp_path / "..new").symlink_to("..2")
+        (tmp_path / "..new").rename(tmp_path / "..data")
+        wait_for(lambda: len(renewals) == 1)
+        (tmp_path / "..2" / "credentials").write_text("another length")
+        wait_for(lambda: len(renewals) == 2)
+        file.unlink()
+        wait_for(lambda: len(renewals) == 3)
+        time.sleep(1.3)
+        assert len(renewals) == 3
+    finally:
+        rotation.close()
+
+
+def test_a_renewal_that_fails_is_repeated_with_pauses(tmp_path):
+    renewals: list[float] = []
+
+    def renew() -> Renewed:
+        renewals.append(time.monotonic())
+        if len(renewals) == 1:
+            raise RuntimeError("unexpected")
+        return Renewed(settled=len(renewals) == 4)
+
+    rotation = Rotation(renew, lambda: [tmp_path])
+    rotation.watch(None)
+    try:
+        rotation.ask()
+        wait_for(lambda: len(renewals) == 4)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
+        assert gaps[0] < gaps[1] < gaps[2]
+        time.sleep(0.5)
+        assert len(renewals) == 4
+    finally:
+        rotation.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [(None, None), (3600, 3300), (361, 61), (300, 60), (60, 40), (3, 2), (0.5, 1), (-5, 1)],
+)
+def test_when_keys_are_renewed(left, expected):
+    now = 1_000_000.0
+    due = next_renewal(None if left is None else now + left, now)
+    assert (due if due is None else due - now) == expected
+
+
+def test_C02_short_lived_keys_are_renewed_with_the_token_of_the_time(server, keys, tmp_path):
+    """Each renewal by web identity reads the token file anew."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    with token_service() as service, pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in service.environment(str(token)).items():
+            patch.setenv(name, value)
+        service.keys = ("key-0", "s", "t")
+        expiry = datetime.now(UTC) + timedelta(seconds=4)
+        service.expiration = expiry.strftime("%Y-%m-%dT%H:%M:%SZ")
+        keys.resolve = lambda: resolve_credentials().credentials
+        with opened(keys) as store:
+            token.write_text("second")
+            service.keys = ("key-1", "s", "t")
+            service.expiration = "2099-01-01T00:00:00Z"
+            wait_for(lambda: len(service.tokens) == 2)
+            wait_for(lambda: store._chosen[1].access_key.reveal() == "key-1")
+            assert store_bytes(store, "a", bytes(CHUNK)) is OK
+            assert {signer for signer, _, _ in tries(server, "PUT")} == {"key-1"}
+        assert service.tokens == ["first", "second"]

@@ -12,9 +12,11 @@ keys are found refused, nothing is asked with them any more but by `check_keys`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import NamedTuple
 
 from botocore.exceptions import ClientError
@@ -22,8 +24,17 @@ from botocore.exceptions import ClientError
 from kvferry_server.core.types import TransferStatus
 
 from .s3_client import open_client
-from .s3_errors import REQUEST_ERRORS, diagnose, gives_no_reason, refuses_keys
+from .s3_errors import (
+    REQUEST_ERRORS,
+    Diagnosis,
+    diagnose,
+    gives_no_reason,
+    http_status,
+    refuses_keys,
+)
 from .s3_types import MADE_UP_NAME, Credentials, Dialect, S3Settings
+
+_logger = logging.getLogger(__name__)
 
 MEMORY_SECONDS = 1.0
 """How long a failing endpoint's answer is given without asking again."""
@@ -61,6 +72,7 @@ class S3Inspector:
         self._failing = ObjectHead(TransferStatus.OK)
         self._failing_until = 0.0
         self._keys_refused = False
+        self._complaint = ""
 
     @property
     def keys_refused(self) -> bool:
@@ -70,7 +82,8 @@ class S3Inspector:
     def check_keys(self) -> bool:
         """See `S3Inquiry`. Blocking, for some seconds at most."""
         with self._lock:
-            self._keys_refused = self._refuses_keys()
+            reason = self._reason()
+            self._keys_refused = reason is not None and refuses_keys(reason)
         return not self._keys_refused
 
     def head(self, name: str) -> ObjectHead:
@@ -118,22 +131,33 @@ class S3Inspector:
                 Bucket=self._settings.bucket, Key=self._settings.object_key(name)
             )
         except REQUEST_ERRORS as error:
-            if isinstance(error, ClientError) and gives_no_reason(error, self._settings):
-                self._keys_refused = self._refuses_keys()
-                if self._keys_refused:
-                    return ObjectHead(TransferStatus.DENIED, problem=_REFUSED_KEYS)
             found = diagnose(error, self._settings)
+            if isinstance(error, ClientError) and gives_no_reason(error, self._settings):
+                return self._refused(found)
             return ObjectHead(found.status, problem=found.problem)
         return ObjectHead(TransferStatus.OK, answer["ContentLength"])
 
-    def _refuses_keys(self) -> bool:
+    def _refused(self, found: Diagnosis) -> ObjectHead:
+        """What a refusal without a reason means, as far as another question tells."""
+        reason = self._reason()
+        self._keys_refused = reason is not None and refuses_keys(reason)
+        if self._keys_refused:
+            found = Diagnosis(found.part, _REFUSED_KEYS, TransferStatus.DENIED)
+        elif reason is not None and http_status(reason) == HTTPStatus.FORBIDDEN:
+            found = diagnose(reason, self._settings)
+        if found.problem != self._complaint:
+            self._complaint = found.problem
+            _logger.warning("%s", found.problem)
+        return ObjectHead(found.status, problem=found.problem)
+
+    def _reason(self) -> ClientError | None:
         """Ask in a way whose refusal has a reason in its body."""
         key = self._settings.object_key(MADE_UP_NAME)
         try:
             answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
         except ClientError as error:
-            return refuses_keys(error)
+            return error
         except REQUEST_ERRORS:
-            return False
+            return None
         with contextlib.closing(answer["Body"]):
-            return False
+            return None
