@@ -40,6 +40,7 @@ ENV PATH=/opt/kvferry/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HOME=/var/lib/kvferry \
+    XDG_STATE_HOME=/var/lib \
     KVFERRY_CONFIG=/etc/kvferry/config.toml \
     KVFERRY_SOCKET_DIR=/run/kvferry/sockets \
     KVFERRY_HTTP_LISTEN=0.0.0.0:9477 \
