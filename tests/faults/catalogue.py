@@ -59,6 +59,7 @@ def fault(
 def all_faults() -> list[FaultCase]:
     """All of them, in order."""
     from . import (  # noqa: F401 - importing enters them
+        catalog_faults,
         daemon_faults,
         engine_faults,
         machine_faults,

@@ -370,7 +370,7 @@ MUTANTS = (
         CLIENT + "lease.py",
         "self._connection.shutdown(socket.SHUT_WR)",
         "self._connection.shutdown(socket.SHUT_RDWR)",
-        "tests/client/test_basics.py::test_close_half_closes_and_waits",
+        "tests/client/test_fencing.py::test_session_errors_half_close_but_release_nothing",
     ),
     Mutant(
         "M41",
