@@ -42,6 +42,22 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
 
 
+def test_the_index_leads_to_every_page() -> None:
+    start = ROOT / "docs" / "README.md"
+    seen, waiting = {start}, [start]
+    while waiting:
+        page = waiting.pop()
+        for target in LINK.findall(FENCE.sub("", page.read_text())):
+            file = (page.parent / target.partition("#")[0]).resolve()
+            if file.suffix == ".md" and file.is_file() and file not in seen:
+                seen.add(file)
+                waiting.append(file)
+    committed = subprocess.run(
+        ["git", "ls-files", "docs/*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {ROOT / name for name in committed if (ROOT / name).is_file()} - seen == set()
+
+
 def test_state_diagram_is_drawn_from_the_tables() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "draw_states.py", "--check"], check=False, timeout=60
