@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: os._exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are credentials to read anew
     if (args.log_format or os.environ.get("KVFERRY_LOG_FORMAT", "")).lower() == "json":
         logs.set_up("info", "json")  # so that even an error of the configuration is JSON
     loaded = load_settings(args)
