@@ -128,6 +128,13 @@ def test_check_of_a_bad_store(tmp_path):
     assert not found["steps"][-1]["passed"]
 
 
+def test_a_wrong_url_is_blamed_on_the_argument_that_held_it():
+    for command in ("check", "lifecycle"):
+        done = kvferry(command, "nonsense://x")
+        assert done.status == 2
+        assert done.err.startswith("kvferry: STORE_URL: store.url: not a usable store URL")
+
+
 def test_check_takes_the_configured_store(tmp_path):
     done = kvferry("check", env=environment(KVFERRY_STORE_URL=f"file://{tmp_path}/configured"))
     assert f"store file://{tmp_path}/configured: ready" in done.out

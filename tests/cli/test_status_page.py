@@ -79,6 +79,16 @@ def test_what_is_wrong_is_said(change, state, said):
     assert said in text
 
 
+def test_switches_and_breakers_are_in_the_metrics():
+    shown = info(stores_paused=True)
+    shown.store.write_breaker = OPEN
+    values = take_snapshot(shown, Recorder().read()).values
+    assert (values["paused", ("store",)], values["paused", ("load",)]) == (1, 0)
+    states = ("closed", "open", "half_open")
+    assert [values["breaker_state", ("write", state)] for state in states] == [0, 1, 0]
+    assert [values["breaker_state", ("read", state)] for state in states] == [1, 0, 0]
+
+
 def test_what_others_chose_is_escaped():
     shown = info()
     shown.store.url = "s3://<script>alert(1)</script>"
@@ -116,6 +126,7 @@ def test_the_history_is_bounded():
         history.add(Sample(number * SAMPLE_SECONDS, 0, 0, 0, 0.0, 0, 0))
     now = Sample(10 * SAMPLES * SAMPLE_SECONDS, 0, 0, 0, 0.0, 0, 0)
     assert len(history.rates(now)) == SAMPLES + 1
+    assert len(history._samples) == SAMPLES + 1
 
 
 def test_a_reading_right_after_a_sample_takes_its_place():
