@@ -35,6 +35,17 @@ def test_paused_stores_are_shed_at_once_and_loads_go_on(serve):
         assert result_of(client, client.load([key(2)], [1])).outcomes == (Outcome.LOADED,)
 
 
+def test_the_log_level_changes_at_run_time(serve):
+    daemon = serve()
+    daemon.wait_ready()
+    where = ("--socket-dir", str(daemon.sockets))
+    assert kvferry("log-level", "debug", *where).out == "debug (was info)\n"
+    kvferry("status", *where)
+    assert "GetServerInfo: OK after" in daemon.log
+    assert kvferry("log-level", "warning", *where).out == "warning (was debug)\n"
+    assert kvferry("log-level", "loud", *where).status == 2
+
+
 def test_a_switch_without_a_daemon_fails_in_one_line(tmp_path):
     done = kvferry("pause", "all", "--socket-dir", str(tmp_path))
     assert done.status == 1

@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unexpected = parser.parse_known_args(arguments)
     if unexpected:
         parser.error(_unexpected(unexpected, args))
-    command = cast("_Command", importlib.import_module(f"kvferry_server.cli.{args.command}"))
+    module = args.command.replace("-", "_")
+    command = cast("_Command", importlib.import_module(f"kvferry_server.cli.{module}"))
     try:
         status = command.run(args)
         sys.stdout.flush()

@@ -21,11 +21,13 @@ COMMANDS = (
     "health",
     "pause",
     "resume",
+    "log-level",
     "lifecycle",
     "completion",
     "version",
 )
 SWITCHES = ("stores", "loads", "all")
+LEVELS = ("debug", "info", "warning", "error")
 SHELLS = ("bash", "zsh", "fish")
 
 _ABOUT = """\
@@ -109,6 +111,10 @@ examples:
   kvferry jobs --watch
   kvferry jobs --json | jq '.jobs[] | select(.kind == "JOB_KIND_LOAD")'"""
 
+_LOG_LEVEL = """\
+Change how much a running daemon writes, until its next start. Lines that repeat are counted instead
+of written, except at level debug."""
+
 _LIFECYCLE = """\
 Show the bucket's lifecycle rules that touch the store's objects. With --days, show what they would
 be if objects expired so many days after they were stored; with --apply as well, write that. Other
@@ -191,6 +197,9 @@ def build_parser() -> argparse.ArgumentParser:
         switch.add_argument("what", choices=SWITCHES, metavar="stores|loads|all", help="which")
         _add_live(switch)
     _add_live(add("health", "probe a running daemon", _HEALTH))
+    level = add("log-level", "change how much a daemon logs, now", _LOG_LEVEL)
+    level.add_argument("level", choices=LEVELS, metavar="|".join(LEVELS), help="least severe level")
+    _add_live(level)
     lifecycle = add("lifecycle", "expire old chunks", _LIFECYCLE, _LIFECYCLE_EXAMPLES)
     lifecycle.add_argument("url", nargs="?", metavar="STORE_URL", help="default: as configured")
     _flag(lifecycle, "--config", "FILE", "TOML file that names the store")
