@@ -66,6 +66,12 @@ def test_its_settings_load() -> None:
     assert loaded.config.http.listen == "0.0.0.0:9477"
 
 
+def test_its_state_is_in_its_volume() -> None:
+    variables = dict(re.findall(r"(HOME|XDG_\w+)=(\S+)", TEXT))
+    assert config.default_paths(variables, uid=65532).state == "/var/lib/kvferry"
+    assert '"/var/lib/kvferry"]' in TEXT
+
+
 def test_versions_agree() -> None:
     files = [*(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "deploy").rglob("*.Dockerfile")]
     named = {
