@@ -175,19 +175,21 @@ def test_a_hostile_client_in_short():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_hostile_client_with_200_000_inputs():
+    """Coverage is that of the first part alone, since measuring it slows everything down."""
     files = [inspect.getsourcefile(codec), inspect.getsourcefile(lease)]
     measured = coverage.Coverage(branch=True, include=files, data_file=None)
     measured.start()
     try:
-        figures = attack_all(rpcs=185_000, admins=8_000, leases=8_000, seed=2)
+        first = attack_all(rpcs=12_000, admins=1_000, leases=3_000, seed=2)
     finally:
         measured.stop()
     covered = {Path(file).name: _branches_covered(measured, file) for file in files}
-    print(figures, covered)  # noqa: T201 - the figures of `make fuzz`
-    assert figures["inputs"] >= 200_000
-    assert figures["authenticated"] > 0.2
+    rest = attack_all(rpcs=175_000, admins=8_000, leases=8_000, seed=3)
+    print(first, covered, rest, sep="\n")  # noqa: T201 - the figures of `make fuzz`
+    assert first["inputs"] + rest["inputs"] >= 200_000
+    assert min(first["authenticated"], rest["authenticated"]) > 0.2
     assert min(covered.values()) >= 0.9
 
 
