@@ -113,8 +113,9 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         self._attached: bool | None = None
         spec_config = offloading_spec.config
         self._keeps_epoch = config.after_reset == "keep"
+        stride = primary_kv_view.strides[0] if primary_kv_view.strides else 0
         self._identity = Identity(
-            spec_config, config, self._block_size_bytes, vllm_compat.vllm_namespace(offloading_spec)
+            spec_config, config, stride, vllm_compat.vllm_namespace(offloading_spec)
         )
         hash_adapters_by_content()
         self._client = Client(

@@ -7,6 +7,7 @@ machine: no worker, no GPU copy; the tests write the region themselves.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import logging
 import secrets
@@ -37,19 +38,36 @@ def offloading_config(tiers: list[dict[str, Any]], **changes: Any) -> Any:
     """The normalized config of a small model, as vLLM's connector builds it."""
     from vllm.v1.kv_offload import config as c
 
+    group = {"tokens_per_block": 16, "layer_names": ("layer.0", "layer.1"), "group_id": 0}
     values: dict[str, Any] = {
-        "groups": (c.OffloadingGroupConfig(16, ("layer.0", "layer.1"), 0),),
+        "groups": (known(c.OffloadingGroupConfig, group),),
         "worker_kv_bytes_per_block": CHUNK_BYTES,
         "enable_kv_cache_events": True,
         "extra_config": {"cpu_bytes_to_use": 64 * CHUNK_BYTES, "secondary_tiers": tiers},
         "engine_id": secrets.token_hex(8),
         "model": c.OffloadingModelConfig("org/model@r=1+x y", "bfloat16"),
         "cache": c.OffloadingCacheConfig(16, 1),
-        "parallel": c.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
+        "parallel": parallel(),
         "kv_cache_layout": "LBNHC",
         **changes,
     }
-    return c.OffloadingConfig(**values)
+    return known(c.OffloadingConfig, values)
+
+
+def parallel(**changes: Any) -> Any:
+    """The parallel config of a single worker."""
+    from vllm.v1.kv_offload import config as c
+
+    sizes = dict.fromkeys(["world_size", "tp_size", "pp_size", "pcp_size", "dcp_size"], 1)
+    replicas = {"data_parallel_index": 0, "data_parallel_size": 1, "data_parallel_rank_local": None}
+    values = {"rank": 0, **sizes, **replicas, "is_parallelism_agnostic": True, **changes}
+    return known(c.OffloadingParallelConfig, values)
+
+
+def known(config_class: Any, values: dict[str, Any]) -> Any:
+    """An object of a dataclass, without the fields that this vLLM does not have yet."""
+    names = {field.name for field in dataclasses.fields(config_class)}
+    return config_class(**{name: value for name, value in values.items() if name in names})
 
 
 class Engine:
@@ -89,15 +107,20 @@ class Engine:
     def store(self, keys: list[bytes], context: Any, byte: int) -> None:
         """Do what a GPU store does: prepare, write the slots, complete (which cascades)."""
         output = self.manager.prepare_store(keys, context)
-        for slot in output.store_spec.chunk_ids:
-            self.rows[int(slot)] = byte
+        for slot in self.slots(output.store_spec):
+            self.rows[slot] = byte
         self.manager.complete_store(keys, context)
+
+    def slots(self, spec: Any) -> list[int]:
+        """The slots of a load or store spec; the name changed in 0.30."""
+        found = spec.chunk_ids if hasattr(spec, "chunk_ids") else spec.block_ids
+        return [int(slot) for slot in found]
 
     def settle(self) -> None:
         """Step until no job is open."""
         self.step_until(lambda: not self.manager._jobs)
 
-    def lookup(self, key: bytes, context: Any) -> str:
+    def lookup(self, key: bytes, context: Any, timeout: float = 20.0) -> str:
         """Step until the lookup has a final answer: HIT or MISS."""
         answers: list[str] = []
 
@@ -105,7 +128,7 @@ class Engine:
             answers.append(self.manager.lookup(key, context).name)
             return answers[-1] in ("HIT", "MISS")
 
-        self.step_until(answered)
+        self.step_until(answered, timeout)
         return answers[-1]
 
     def forget(self) -> None:

@@ -5,6 +5,7 @@ The in-tree tier names `kv//org_...`; what arrives in the bucket is `kv/org_...`
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,7 @@ KEYS = [make_offload_key(bytes([n]) * 32, group) for n in range(1, 4) for group 
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    import tempfile
-
+def backend() -> Iterator[Backend]:
     with tempfile.TemporaryDirectory(prefix="kvf") as name:
         made = Backend(Path(name))
         yield made
@@ -59,8 +58,8 @@ def load_all(engine: Engine) -> dict[bytes, bytes]:
     for key in KEYS:
         assert engine.lookup(key, context) == "HIT"
         spec = engine.manager.prepare_load([key], context)
-        (slot,) = getattr(spec, "chunk_ids", None) if hasattr(spec, "chunk_ids") else spec.block_ids
-        read[key] = bytes(engine.rows[int(slot)])
+        (slot,) = engine.slots(spec)
+        read[key] = bytes(engine.rows[slot])
         engine.manager.complete_load([key], context)
     return read
 
