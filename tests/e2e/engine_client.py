@@ -18,7 +18,7 @@ from typing import Any, Self
 from .inspection import process_tree
 from .sandbox import CHECKOUT, ENGINE_UID, SOCKET_DIR, Mounts, engine_command, path_of
 
-ANSWER_SECONDS = 300.0
+ANSWER_SECONDS = 900.0
 END_SECONDS = 60.0
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -1,11 +1,13 @@
 """Several engines, or several workers of one engine, and one daemon. Imports the standard library.
 
 `Replicas`: vLLM with data_parallel_size=2, that is two EngineCores with a region each. What the
-first stores is a hit for the second. `TensorParallel`: two workers whose halves of a chunk lie in
-one slot; a new engine process finds what an earlier one stored.
+first stores is a hit for the second. `TensorParallel` and `PipelineParallel`: two workers whose
+halves of a chunk lie in one slot; a new engine process finds what an earlier one stored.
 """
 
 from __future__ import annotations
+
+from typing import Any, ClassVar
 
 from .engine_client import EngineRun, Load
 from .proof import CHUNKS, FULL_TOKENS, PROMPTS, Proof, cold_tokens, small_engine
@@ -14,9 +16,9 @@ REPLICAS_DONE = (
     "two data-parallel replicas share one daemon; every full chunk that the first stored was a hit "
     "for the second, and the tokens are a cold run's"
 )
-TENSOR_PARALLEL_DONE = (
-    "tensor parallel 2: every full chunk that an engine stored was a hit for the next process, and "
-    "the tokens are a cold run's"
+WORKERS_DONE = (
+    "two workers: every full chunk that an engine stored was a hit for the next process, and the "
+    "tokens are a cold run's"
 )
 
 
@@ -49,15 +51,18 @@ class Replicas(Proof):
         self.check_tokens(second.tokens, expected, "the cold run's, from replica 1 too")
 
 
-class TensorParallel(Proof):
-    """See the module's docstring."""
+class Workers(Proof):
+    """Two workers of one engine; see the module's docstring."""
+
+    arguments: ClassVar[dict[str, Any]]
 
     def run(self) -> None:
         """All of it. Raises NotProven."""
-        parallel = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
-        expected = cold_tokens(self, small_engine(arguments=parallel, cores="0|1", tier=False))
+        arguments = self.arguments | {"distributed_executor_backend": "mp"}
+        without = small_engine(arguments=arguments, cores="0|1", tier=False)
+        expected = cold_tokens(self, without)
         self.start_daemon()
-        options = small_engine(arguments=parallel, cores="0|1")
+        options = small_engine(arguments=arguments, cores="0|1")
         with EngineRun(self.setup, "first", options) as engine:
             first = engine.ask(Load(PROMPTS))
             self.check_tokens(first.tokens, expected, "the cold run's while chunks are stored")
@@ -70,3 +75,15 @@ class TensorParallel(Proof):
             f"a new process had {hits} external hits: every full chunk of {len(PROMPTS)} prompts",
         )
         self.check_tokens(second.tokens, expected, "the cold run's, from the store")
+
+
+class TensorParallel(Workers):
+    """Two workers with half of the heads each."""
+
+    arguments: ClassVar = {"tensor_parallel_size": 2}
+
+
+class PipelineParallel(Workers):
+    """Two workers with half of the layers each."""
+
+    arguments: ClassVar = {"pipeline_parallel_size": 2}

@@ -33,7 +33,8 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "main": Scenario(main_job.MainJob, main_job.DONE),
     "replicas": Scenario(parallel.Replicas, parallel.REPLICAS_DONE),
-    "tensor-parallel": Scenario(parallel.TensorParallel, parallel.TENSOR_PARALLEL_DONE),
+    "tensor-parallel": Scenario(parallel.TensorParallel, parallel.WORKERS_DONE),
+    "pipeline-parallel": Scenario(parallel.PipelineParallel, parallel.WORKERS_DONE),
     "daemon-outages": Scenario(outages.DaemonOutages, outages.DAEMON_DONE),
     "store-outage": Scenario(outages.StoreOutage, outages.STORE_DONE),
     "overhead": Scenario(overhead.Overhead, overhead.DONE),
