@@ -31,8 +31,8 @@ UNDER_LOAD = Load(PROMPTS, streams=STREAMS, seconds=LOAD_SECONDS, companion=True
 """With a request that decodes all the time: its steps must go on while others wait."""
 DAEMON_DONE = (
     "the engine started without a daemon and used it once it was there; killed and restarted under "
-    "load it was used again; stopped for 20 s under load it delayed no step; all tokens are a cold "
-    "run's"
+    "load it was used again; while it was stopped for 20 s under load no call into the tier waited; "
+    "all tokens are a cold run's"
 )
 STORE_DONE = (
     "the engine started with S3 down and used it once it was there; all tokens are a cold run's"
