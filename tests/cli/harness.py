@@ -35,9 +35,9 @@ class Finished:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """A clean environment: no proxies, no AWS and no kvferry settings."""
+    """A clean environment: no proxies, no AWS settings, no checksum files."""
     kept = {k: v for k, v in clean_environment().items() if not k.startswith("KVFERRY_")}
-    return kept | extra
+    return kept | {"KVFERRY_CATALOG_DIR": ""} | extra
 
 
 def kvferry(*arguments: str, env: dict[str, str] | None = None) -> Finished:

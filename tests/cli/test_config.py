@@ -52,6 +52,7 @@ def test_each_variable_and_flag_sets_its_option(about):
         "KVFERRY_HTTP_LISTEN": "127.0.0.1:1",
         "KVFERRY_LOG_LEVEL": "error",
         "KVFERRY_LOG_FORMAT": "json",
+        "KVFERRY_CATALOG_DIR": "/c",
     }
     value = values[about.env]
 
@@ -63,7 +64,25 @@ def test_each_variable_and_flag_sets_its_option(about):
         )
 
     assert read(load({}, {**USER, about.env: value}, 1000).config) == value
-    assert read(load({about.flag: value}, USER, 1000).config) == value
+    if about.flag:
+        assert read(load({about.flag: value}, USER, 1000).config) == value
+
+
+def test_the_catalogs_directory(tmp_path):
+    """In the state directory unless told otherwise; empty, wherever that is said, means none."""
+
+    def directory(file: str = "", environ: dict[str, str] = USER, uid: int = 1000) -> str:
+        path = tmp_path / "config.toml"
+        path.write_text(file)
+        loaded = load({"--config": str(path)}, environ, uid)
+        return loaded.config.integrity.catalog_directory
+
+    none = '[integrity]\ncatalog_directory = ""\n'
+    assert directory(uid=0) == "/var/lib/kvferry/catalog"
+    assert directory(environ={**USER, "XDG_STATE_HOME": "/s"}) == "/s/kvferry/catalog"
+    assert directory(none) == ""
+    assert directory(environ={**USER, "KVFERRY_CATALOG_DIR": ""}) == ""
+    assert directory(none, {**USER, "KVFERRY_CATALOG_DIR": "/c"}) == "/c"
 
 
 def test_defaults_of_root_and_of_others():
@@ -314,11 +333,13 @@ def test_tenants_that_cannot_be_right(tmp_path, value):
 
 
 def test_the_bound_of_the_catalog_reaches_the_store(tmp_path):
-    from kvferry_server.adapters import integrity
+    from kvferry_server.adapters import integrity_catalog as integrity
     from kvferry_server.cli.wire import build_store
 
     config = load_file(
-        tmp_path, f'[store]\nurl = "file://{tmp_path}/s"\n[integrity]\ncatalog_bytes = 1_048_576\n'
+        tmp_path,
+        f'[store]\nurl = "file://{tmp_path}/s"\n[integrity]\n'
+        'catalog_bytes = 1_048_576\ncatalog_directory = ""\n',
     ).config
     store = build_store(config)
     try:

@@ -52,13 +52,16 @@ def listens(port: int) -> bool:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without proxies and AWS settings, plus `extra`."""
+    """This process's environment without proxies and AWS settings, plus `extra`.
+
+    Daemons keep their checksums in memory unless told otherwise.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("AWS_") and not name.lower().endswith("_proxy")
     }
-    return kept | dict(extra or {})
+    return kept | {"KVFERRY_CATALOG_DIR": ""} | dict(extra or {})
 
 
 class Child:

@@ -1,7 +1,8 @@
 """End-to-end integrity of chunks: what every object store does around its transfers.
 
-Owns: the checksum catalog, the canary, and the two procedures (store, load) that all object stores
-share; a store contributes a `ChunkMover`. Imports core and `nixl_steps`.
+Owns: the canary, and the two procedures (store, load) that all object stores share; a store
+contributes a `ChunkMover`, `integrity_catalog` what is known of objects. Imports core,
+`integrity_catalog` and `nixl_steps`.
 
 Rules:
 
@@ -13,32 +14,28 @@ Rules:
   loaded once more with another canary: a byte of a whole object can't equal both.
 * Over-long objects: NIXL cuts them silently. Where the length is not known, it is asked for once.
 * An entry whose object turns out to be missing, damaged or of another size is dropped, and so is
-  one whose overwrite failed half-way.
+  one whose overwrite failed half-way. Never the entry of a store that finished during the load.
 
-Threads: the catalog is locked; the procedures run on driver threads.
+Threads: the procedures run on driver threads.
 """
 
 from __future__ import annotations
 
 import secrets
-import threading
-from collections import OrderedDict
-from hashlib import blake2b
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from crc32c import crc32c
 
 from kvferry_server.core.telemetry import SILENCE, Answer, Checked, Telemetry, Verb
 from kvferry_server.core.types import TransferStatus
 
+from .integrity_catalog import ChecksumCatalog, Expectation
 from .nixl_steps import Procedure, Steps
+
+__all__ = ["ChecksumCatalog", "ChunkMover", "Expectation", "Integrity", "Verify"]
 
 Verify = Literal["require", "when-known", "off"]
 
-DEFAULT_CATALOG_BYTES = 128 << 20
-
-_ENTRY_BYTES = 384
-"""Upper bound of what one entry takes: digest, value, and their place in the ordered table."""
 _CONTENT_FAILURES = frozenset(
     {TransferStatus.MISSING, TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}
 )
@@ -53,57 +50,6 @@ _ANSWERS = {
     TransferStatus.MISSING: Answer.NOT_FOUND,
     TransferStatus.DENIED: Answer.DENIED,
 }
-
-
-class Expectation(NamedTuple):
-    """What is known of an object.
-
-    Args:
-        length: bytes.
-        crc: CRC32C of its content; None if only the length is known.
-    """
-
-    length: int
-    crc: int | None
-
-
-class ChecksumCatalog:
-    """Length and checksum of the objects seen last, bounded in memory.
-
-    Args:
-        max_bytes: upper bound of its memory; the entries used least recently go first.
-    """
-
-    def __init__(self, max_bytes: int = DEFAULT_CATALOG_BYTES) -> None:
-        self._max_entries = max(1, max_bytes // _ENTRY_BYTES)
-        self._entries: OrderedDict[bytes, Expectation] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, name: str) -> Expectation | None:
-        """What is known of the object `name`."""
-        digest = _digest(name)
-        with self._lock:
-            found = self._entries.get(digest)
-            if found is not None:
-                self._entries.move_to_end(digest)
-            return found
-
-    def put(self, name: str, expectation: Expectation) -> None:
-        """Remember an object."""
-        digest = _digest(name)
-        with self._lock:
-            self._entries[digest] = expectation
-            self._entries.move_to_end(digest)
-            while len(self._entries) > self._max_entries:
-                self._entries.popitem(last=False)
-
-    def drop(self, name: str) -> None:
-        """Forget an object."""
-        with self._lock:
-            self._entries.pop(_digest(name), None)
 
 
 class ChunkMover(Protocol):
@@ -156,14 +102,18 @@ class Integrity:
 
     def load(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
         """Fill a slot from an object and verify it."""
-        expected = self._catalog.get(name)
+        expected = yield from self._catalog.find(name)
         status = yield from self._load(_Counted(mover, self._telemetry), name, buffer, expected)
         self._note(status, expected)
-        if status in _CONTENT_FAILURES:
-            self._catalog.drop(name)
-        elif status is TransferStatus.OK and expected is None:
-            self._catalog.put(name, Expectation(buffer.nbytes, None))
+        if expected is not None and status in _CONTENT_FAILURES:
+            self._catalog.forget(name, expected)
+        elif expected is None and status is TransferStatus.OK:
+            self._catalog.learn(name, buffer.nbytes)
         return status
+
+    def close(self) -> None:
+        """Have the catalog write what it knows to its file. May be repeated."""
+        self._catalog.close()
 
     def _note(self, status: TransferStatus, expected: Expectation | None) -> None:
         """Tell what the verification of a load came to, if it came so far."""
@@ -240,7 +190,3 @@ def _check_size(mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
     if size is None:
         return TransferStatus.UNAVAILABLE
     return TransferStatus.OK if size == buffer.nbytes else TransferStatus.WRONG_SIZE
-
-
-def _digest(name: str) -> bytes:
-    return blake2b(name.encode(), digest_size=16).digest()

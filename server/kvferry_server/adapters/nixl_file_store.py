@@ -161,6 +161,7 @@ class FileObjectStore:
             self._pool.close()
             self._probes.shutdown()
             self._questions.shutdown()
+            self._integrity.close()
             if self._staging is not None:
                 self._staging.close()
                 self._staging = None

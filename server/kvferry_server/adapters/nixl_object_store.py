@@ -201,6 +201,7 @@ class S3ObjectStore:
                 thread.join()
         self._waiting.give_up_all()
         self._questions.shutdown()
+        self._integrity.close()
 
     def _wait(self, generation: Generation, waiter: Waiter) -> None:
         """Start a request again once there are other keys than this generation's refused ones."""

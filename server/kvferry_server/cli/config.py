@@ -26,6 +26,8 @@ CONFIG_VARIABLE = "KVFERRY_CONFIG"
 ARGUMENT = "STORE_URL"
 """The positional argument of some commands, in the place of a flag."""
 HIGHEST_PORT = 65_535
+EMPTY_SAYS_NO = frozenset({"http.listen", "integrity.catalog_directory"})
+"""Options that an empty variable or flag switches off; elsewhere it counts as not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,9 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], uid: int) 
             (option.flag, flags.get(option.flag)),
             (ARGUMENT, flags.get(ARGUMENT) if key == "store.url" else None),
         ):
-            if text is not None and (text or key == "http.listen"):
+            if text is not None and (text or key in EMPTY_SAYS_NO):
                 settings[key] = Setting(text, source)
+    settings.setdefault("integrity.catalog_directory", Setting(f"{paths.state}/catalog", "default"))
     config = _with_default_paths(_build(settings), paths)
     _check_meaning(config, settings)
     return Loaded(config, file, tuple(_unknown_variables(environ)))
@@ -186,8 +189,12 @@ def _of(option: Option) -> str:
 def _with_default_paths(config: Config, paths: Paths) -> Config:
     directory = str(Path(config.sockets.directory or paths.sockets).absolute())
     url = config.store.url or (Path(paths.state) / "store").as_uri()
+    catalog = config.integrity.catalog_directory
     return replace(
         config,
+        integrity=replace(
+            config.integrity, catalog_directory=catalog and str(Path(catalog).absolute())
+        ),
         sockets=replace(config.sockets, directory=directory),
         store=replace(config.store, url=url),
     )

@@ -117,7 +117,7 @@ def _temporary_directory() -> Iterator[Path]:
 def _daemon(sockets: Path, store_url: str, log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that knows no setting but these."""
     config = sockets.parent / "config.toml"
-    config.touch()
+    config.write_text('[integrity]\ncatalog_directory = ""\n')
     command = [sys.executable, "-m", "kvferry_server.cli", "serve", "--config", str(config)]
     command += ["--store-url", store_url, "--socket-dir", str(sockets), "--http-listen", ""]
     command += ["--log-level", "warning"]

@@ -82,6 +82,29 @@ class IntegrityOptions:
             maximum=2**40,
         ),
     )
+    catalog_directory: str = option(
+        "",
+        Option(
+            "Directory of the files that keep checksums over a restart of the daemon, one file "
+            "per store and socket directory; see [integrity](integrity.md). Made with mode 0700 "
+            "if missing. Empty keeps them in memory only.",
+            env="KVFERRY_CATALOG_DIR",
+            default_doc=(
+                "`/var/lib/kvferry/catalog`, or `catalog` in the state directory of another "
+                "user than root"
+            ),
+        ),
+    )
+    catalog_file_entries: int = option(
+        4_000_000,
+        Option(
+            "Checksums in such a file, some 65 bytes of disk each. Those of the objects stored "
+            "longest ago go first.",
+            unit="objects",
+            minimum=1_000,
+            maximum=1_000_000_000,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ adapters load NIXL, those of S3 boto3 too, so they are imported when they are ne
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import threading
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -32,7 +35,10 @@ from .store_url import FileUrl, S3Url, parse_store_url
 if TYPE_CHECKING:
     from kvferry_server.adapters.file_doctor import FileDoctor
     from kvferry_server.adapters.integrity import Integrity, Verify
+    from kvferry_server.adapters.integrity_file import CatalogFile
     from kvferry_server.adapters.s3_doctor import S3Doctor
+
+_log = logging.getLogger(__name__)
 
 MAX_FILE_THREADS = 8
 """More threads make a file store no faster."""
@@ -93,13 +99,36 @@ def build_store(config: Config, telemetry: Telemetry = SILENCE) -> ObjectStore:
     """
     from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity  # noqa: PLC0415
 
-    catalog = ChecksumCatalog(config.integrity.catalog_bytes)
+    catalog = ChecksumCatalog(config.integrity.catalog_bytes, _catalog_file(config))
     integrity = Integrity(catalog, cast("Verify", config.integrity.verify), telemetry)
     match parse_store_url(config.store.url):
         case FileUrl(directory):
             return _file_store(Path(directory), integrity, config)
         case S3Url(bucket, prefix):
             return _s3_store(bucket, prefix, integrity, config, telemetry)
+
+
+def _catalog_file(config: Config) -> CatalogFile | None:
+    """The file of this store's checksums, its own for each socket directory; None without one."""
+    from kvferry_server.adapters.integrity_file import CatalogFile  # noqa: PLC0415
+
+    directory = config.integrity.catalog_directory
+    if not directory:
+        return None
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    whose = f"{config.store.url}\n{endpoint}\n{config.sockets.directory}"
+    name = blake2b(os.fsencode(whose), digest_size=8).hexdigest()
+    path = Path(directory) / f"{name}.sqlite3"
+    try:
+        return CatalogFile(path, config.integrity.catalog_file_entries)
+    except OSError as error:
+        _log.warning(
+            "integrity.catalog_directory: %s can't be used (%s): checksums are in memory only, "
+            "and what was stored before a restart is loaded without them",
+            path,
+            error,
+        )
+        return None
 
 
 def build_doctor(config: Config) -> FileDoctor | S3Doctor:
