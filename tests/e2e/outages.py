@@ -31,7 +31,7 @@ UNDER_LOAD = Load(PROMPTS, streams=STREAMS, seconds=LOAD_SECONDS, companion=True
 """With a request that decodes all the time: its steps must go on while others wait."""
 DAEMON_DONE = (
     "the engine started without a daemon and used it once it was there; killed and restarted under "
-    "load it was used again; while it was stopped for 20 s under load no call into the tier waited; "
+    "load it was used again; stopped for 20 s under load no call into the tier waited for it; "
     "all tokens are a cold run's"
 )
 STORE_DONE = (
