@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvferry_client import ClientState, Outcome
 
 from .catalogue import fault
-from .content import content_of, key_in_name
+from .content import damaged
 from .rig import wait_for
 from .s3_faults import LOADED, STORED, expect
 
@@ -26,14 +26,18 @@ def begin(s: Scenario) -> list[bytes]:
     return s.engine.stored(4)
 
 
-def stop(s: Scenario) -> Path:
-    """End the daemon cleanly; the catalog's file."""
+def catalog_of(s: Scenario) -> Path:
+    """The catalog's file."""
+    [file] = (s.root / "catalog").glob("*.sqlite3")
+    return file
+
+
+def stop(s: Scenario) -> None:
+    """End the daemon cleanly."""
     s.daemon.running.signal(signal.SIGTERM)
     if s.daemon.ended():
         raise AssertionError("the daemon must end with status 0")
     wait_for(lambda: s.engine.client.state is ClientState.CONNECTING, "the lease's end")
-    [file] = (s.root / "catalog").glob("*.sqlite3")
-    return file
 
 
 def go_on(s: Scenario) -> None:
@@ -44,14 +48,12 @@ def go_on(s: Scenario) -> None:
     s.await_ready()
 
 
-def swap_bytes(s: Scenario) -> None:
-    """Change a byte of every object on the disk."""
-    for path in s.directory.view.rglob("*.bin"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-        key = key_in_name(path.name)
-        s.prove(key and data != content_of(key), f"a byte changed in {path.name[-8:]}")
+def damage(s: Scenario) -> None:
+    """Flip a bit of every object on the disk."""
+    paths = list(s.directory.view.rglob("*.bin"))
+    for path in paths:
+        path.write_bytes(damaged(path.read_bytes()))
+    s.prove(len(paths) == 4, "a bit flipped in each of 4 objects")
 
 
 @fault("F80", KIND, "objects change while the daemon is down", store="file", started=False)
@@ -59,7 +61,7 @@ def survives(s: Scenario) -> None:
     """The checksums survive the restart: CORRUPT, then overwritten."""
     keys = begin(s)
     stop(s)
-    swap_bytes(s)
+    damage(s)
     go_on(s)
     s.engine.load(keys)
     expect(s.engine.settle(), Outcome.CORRUPT)
@@ -77,7 +79,8 @@ def survives(s: Scenario) -> None:
 def corrupted(s: Scenario) -> None:
     """Set aside and begun anew; what was stored is loaded, checked for its length only."""
     keys = begin(s)
-    file = stop(s)
+    stop(s)
+    file = catalog_of(s)
     noise = os.urandom(file.stat().st_size)
     file.write_bytes(noise)
     s.prove(file.read_bytes() == noise, f"{len(noise)} bytes of noise in the catalog's file")
@@ -90,7 +93,7 @@ def corrupted(s: Scenario) -> None:
 def truncated(s: Scenario) -> None:
     """The daemon lives; stores and loads go on, then and after a restart."""
     keys = begin(s)
-    [file] = (s.root / "catalog").glob("*.sqlite3")
+    file = catalog_of(s)
     before = file.stat().st_size
     os.truncate(file, before // 2)
     s.prove(file.stat().st_size < max(before, 1), f"cut from {before} bytes to half")
@@ -99,5 +102,22 @@ def truncated(s: Scenario) -> None:
     expect(s.engine.settle(), LOADED)
     stop(s)
     go_on(s)
+    s.engine.load(keys)
+    expect(s.engine.settle(), LOADED)
+
+
+@fault("F83", KIND, "the checksums are lost and objects change", store="file", started=False)
+def lost(s: Scenario) -> None:
+    """With `verify = "require"` what has no checksum is a miss, and the next store overwrites."""
+    s.start(settings={"integrity": {"verify": "require"}})
+    keys = s.engine.stored(4)
+    stop(s)
+    damage(s)
+    go_on(s)
+    s.prove(not (s.root / "catalog").exists(), "no catalog's file")
+    s.engine.load(keys)
+    expect(s.engine.settle(), Outcome.CORRUPT)
+    s.engine.store_keys(keys)
+    expect(s.engine.settle(), STORED)
     s.engine.load(keys)
     expect(s.engine.settle(), LOADED)

@@ -36,6 +36,13 @@ def content_of(key: bytes, size: int = CHUNK) -> bytes:
     return random.Random(key).randbytes(size)
 
 
+def damaged(content: bytes) -> bytes:
+    """The same with one bit flipped: what a fault leaves of an object."""
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    return bytes(changed)
+
+
 def key_in_name(name: str) -> bytes | None:
     """The key that an object's name ends with; None for other objects."""
     stem = name.rsplit("/", 1)[-1].removesuffix(".bin")
@@ -88,6 +95,9 @@ class Tally:
     reported_twice: int = 0
     reported_unknown: int = 0
     wrong_loads: int = 0
+    """Slots that differ from the key's content, although LOADED, or from what was to be stored."""
+    damaged_loads: int = 0
+    """Those of them that hold what `damaged` makes of it."""
     wrong_slots: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
 
@@ -152,7 +162,9 @@ class Ledger:
             return
         right = content_of(key, self.region.chunk)
         if outcome is Outcome.LOADED or kind is JobKind.STORE:
-            self.tally.wrong_loads += self.region.read(slot) != right
+            found = self.region.read(slot)
+            self.tally.wrong_loads += found != right
+            self.tally.damaged_loads += found == damaged(right)
         pattern = self._patterns.randbytes(16) * (self.region.chunk // 16)
         self.region.write(slot, pattern)
         self._reserved[slot] = pattern

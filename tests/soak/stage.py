@@ -16,7 +16,7 @@ from typing import Any, Self
 import grpc
 
 from kvferry.v1 import admin_pb2
-from tests.faults.content import content_of, key_in_name
+from tests.faults.content import content_of, damaged, key_in_name
 from tests.faults.rig import NAMESPACE, Daemon, wait_for
 from tests.faults.stores import PREFIX, ServerBacking
 from tests.support.tcp_proxy import TcpProxy
@@ -25,10 +25,12 @@ REPOSITORY = Path(__file__).parents[2]
 SETTINGS = {
     "limits": {"max_inflight_chunks": 16},
     "timeouts": {"transfer_seconds": 10.0, "hard_deadline_seconds": 60.0},
+    # A fault damages objects behind the daemon: what it has no checksum of must be a miss.
+    "integrity": {"verify": "require"},
     "log": {"level": "warning"},
 }
 COUNTED = ("submitted", "reported", "reported_twice", "reported_unknown", "lookups")
-WRONG = ("wrong_loads", "wrong_slots", "wrong_lookups")
+WRONG = ("wrong_loads", "damaged_loads", "wrong_slots", "wrong_lookups")
 
 
 class EngineChild:
@@ -86,7 +88,8 @@ class Stage:
         self.backing = ServerBacking(server)
         self.proxy = TcpProxy(self.backing.server.port).__enter__()
         endpoint = {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.proxy.port}"}
-        environment = self.backing.environment() | endpoint
+        catalog = {"KVFERRY_CATALOG_DIR": str(self.root / "catalog")}
+        environment = self.backing.environment() | endpoint | catalog
         self.daemon = Daemon(self.root, self.backing.url, environment, SETTINGS)
         self.engines: list[EngineChild] = []
         self.ended: list[dict[str, Any]] = []
@@ -170,14 +173,13 @@ class Stage:
         key = key_in_name(name)
         if key is None:
             return
-        data = bytearray(content_of(key))
-        data[len(data) // 2] ^= 1
+        data = damaged(content_of(key))
         client = self.backing.server.client()
         try:
-            client.put_object(Bucket=self.backing.server.bucket, Key=name, Body=bytes(data))
+            client.put_object(Bucket=self.backing.server.bucket, Key=name, Body=data)
         finally:
             client.close()
-        self.damaged[name] = bytes(data)
+        self.damaged[name] = data
 
     def delete(self, names: list[str]) -> None:
         """Remove objects behind the daemon."""
