@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections import Counter
@@ -44,7 +45,7 @@ class Tally:
 
     inputs: int = 0
     authenticated: int = 0
-    """Answered otherwise than with NOT_FOUND, UNAUTHENTICATED or a parse error."""
+    """Calls on a session that were let in: neither NOT_FOUND, UNAUTHENTICATED nor unparsed."""
     codes: Counter[tuple[str, str]] = field(default_factory=Counter)
     undefined: list[str] = field(default_factory=list)
 
@@ -72,6 +73,7 @@ class RpcAttack:
         self._generator = Generator(self._source, likely or {})
         self._room = threading.Semaphore(IN_FLIGHT)
         self._lock = threading.Lock()
+        self._job_ids = itertools.count(4000)
         database = ProtoReflectionDescriptorDatabase(channel)
         self._pool = descriptor_pool.DescriptorPool(database)
         self._methods = [
@@ -98,27 +100,40 @@ class RpcAttack:
 
     def _one(self, service: str, method: MethodDescriptor) -> None:
         message = self._generator.message(method.input_type)
-        if "session" in method.input_type.fields_by_name:
+        on_session = "session" in method.input_type.fields_by_name
+        if on_session:
             self._name_session(message, method.name)
+        if "jobs" in method.input_type.fields_by_name and self._source.random() < 0.4:
+            self._repair(message)
         data = message.SerializeToString()
         if service.startswith("kvferry.") and self._source.random() < 0.2:
             data = self._generator.mutated(data)
         assert self._room.acquire(timeout=GUARD_SECONDS)
         call = self._channel.unary_unary(f"/{service}/{method.name}")
         future = call.future(data, timeout=GUARD_SECONDS)
-        future.add_done_callback(lambda ended: self._answered(method.name, ended))
+        future.add_done_callback(
+            lambda ended: self._answered(method.name, ended, on_session=on_session)
+        )
+
+    def _repair(self, message: Any) -> None:
+        """Jobs that get beyond the first checks."""
+        for job in message.jobs:
+            job.job_id = next(self._job_ids)
+            del job.keys[8:]
+            job.slots[:] = self._source.sample(range(8), len(job.keys))
+            job.ClearField("context")
 
     def _name_session(self, message: Any, method: str) -> None:
         chance = self._source.random()
-        if self.session is None or chance > 0.7:
+        if self.session is None or chance > 0.85:
             return
         message.session.ParseFromString(self.session.SerializeToString())
         if method in ENDS_SESSION:
             message.session.token = message.session.token[:-1]
-        elif chance > 0.65:
+        elif chance > 0.8:
             message.session.token = self._generator.mutated(message.session.token)
 
-    def _answered(self, method: str, ended: grpc.Future) -> None:
+    def _answered(self, method: str, ended: grpc.Future, *, on_session: bool) -> None:
         code = ended.code()
         defined = code in DEFINED or (method, code) == ("List", Code.UNIMPLEMENTED)
         problem = "" if defined else f"{method}: {code} {ended.details()}"
@@ -127,7 +142,8 @@ class RpcAttack:
         with self._lock:
             self.tally.inputs += 1
             self.tally.codes[method, code.name] += 1
-            if code not in {Code.NOT_FOUND, Code.UNAUTHENTICATED} and not _is_garbage(ended):
+            refused = code in {Code.NOT_FOUND, Code.UNAUTHENTICATED} or _is_garbage(ended)
+            if on_session and not refused:
                 self.tally.authenticated += 1
             if problem:
                 self.tally.undefined.append(problem)
