@@ -113,6 +113,7 @@ class Reference:
     evidence: dict[Presence, set[ObjectRef]] = field(
         default_factory=lambda: {presence: set() for presence in Presence}
     )
+    probe_began: dict[int, float] = field(default_factory=dict)
     awake: float = 0.0
     last_step: float | None = None
     _older: tuple[int, float] | None = None
@@ -243,6 +244,7 @@ class Reference:
 
     def _probed(self, event: events.ProbeFinished) -> None:
         refs = self.probing.pop(event.probe_id)
+        del self.probe_began[event.probe_id]
         for ref, verdict in zip(refs, event.verdicts, strict=True):
             self.evidence[verdict].add(ref)
             if verdict is Presence.ABSENT:
@@ -322,6 +324,7 @@ class Reference:
         wanted = {r for one in self.lookups.values() for refs in one.refs for r in refs}
         assert set(probe.refs) <= wanted, "a probe that nobody wants"
         self.probing[probe.probe_id] = probe.refs
+        self.probe_began[probe.probe_id] = self.awake
 
     def _check_lookup_reply(self, reply: effects.LookupReply) -> None:
         lookup = self.lookups.pop(reply.lookup_id)
@@ -396,8 +399,9 @@ class Reference:
     # -- what holds between steps
 
     def _start_of_awake_time(self, event: Event, done: list[Effect]) -> None:
-        """A Tick aborts exactly when the oldest transfer's ticked age is over the limit."""
+        """A Tick aborts exactly when the oldest transfer or probe is over the limit, as ticked."""
         ages = [self.awake - began for *_, began in self.running.values()]
+        ages += [self.awake - began for began in self.probe_began.values()]
         too_old = max(ages, default=0.0) >= self.settings.hard_deadline_seconds
         aborts = any(isinstance(effect, effects.Abort) for effect in done)
         assert aborts == (too_old and isinstance(event, events.Tick))

@@ -31,7 +31,7 @@ from kvferry_server.core.types import (
     TransferStatus,
 )
 
-from .world import LOAD, PRESENT, STORE, World, admissions, job, key, snapshot
+from .world import LOAD, PRESENT, STORE, World, admissions, job, key, keys, snapshot
 
 K = key("new")
 LIMITS = {
@@ -179,6 +179,25 @@ def test_more_open_jobs_than_the_limit_are_refused_until_results_are_acknowledge
     world.finish("a")
     world.poll(ack=1)
     assert admissions(world.do(event)) == (Admission.ACCEPTED,) * 3
+
+
+def test_more_open_chunks_than_the_limit_are_refused_until_results_are_acknowledged():
+    world = World(max_open_chunks=6)
+    world.open("s")
+    world.store(1, "abcd")
+    world.store(1, "abcd")
+    event = SubmitJobs("s", LOAD, (spec(2, keys("uvw"), (5, 6, 7)),))
+    message = assert_refused(world, event, ResourceExhausted, "TOO_MANY_OPEN_CHUNKS", "jobs.keys")
+    assert "7 chunks" in message
+    assert "max_open_chunks is 6" in message
+    world.finish_all()
+    assert_refused(world, event, ResourceExhausted, "TOO_MANY_OPEN_CHUNKS", "jobs.keys")
+    world.poll(ack=1)
+    assert admissions(world.do(event)) == (Admission.ACCEPTED,)
+    assert admissions(world.load(3, "xyz", 10)) == (Admission.ACCEPTED,)
+    world.finish_all()
+    world.poll(ack=3)
+    assert admissions(world.store(4, "mnopqr", 20)) == (Admission.ACCEPTED,)
 
 
 def test_sparse_job_ids_are_refused_in_the_end():

@@ -4,7 +4,7 @@ from kvferry_server.core.effects import Abort, JobFinished
 from kvferry_server.core.events import StoreReadiness
 from kvferry_server.core.types import Outcome
 
-from .world import STORE, UNAVAILABLE, World, started
+from .world import ABSENT, STORE, UNAVAILABLE, World, started
 
 
 def world(**settings):
@@ -118,6 +118,20 @@ def test_the_age_is_that_of_the_oldest_running_transfer():
     assert w.engine.oldest_active_seconds == 0
 
 
+def test_a_probe_that_never_ends_ends_the_daemon_at_the_hard_deadline():
+    """Its share of max_probing_keys would never come back."""
+    w = world()
+    w.start_lookup("a")
+    assert not w.live(30).of(Abort)
+    w.probed(ABSENT)
+    w.start_lookup("b")
+    w.tick(100_000)
+    assert not w.live(58).of(Abort)
+    aborts = w.live(3).of(Abort)
+    assert "a probe has been running for 60 s" in aborts[0].reason
+    assert "hard_deadline_seconds" in aborts[0].reason
+
+
 def test_each_attempt_has_a_hard_deadline_of_its_own():
     w = world(transfer_seconds=1000.0, backoff_base_seconds=0.001)
     w.load(1, "a")
@@ -146,11 +160,14 @@ def test_while_a_transfer_runs_ticks_come_often_enough_to_count_time():
 def test_ticks_are_asked_for_at_each_deadline():
     w = world()
     w.do(StoreReadiness(ready=True))
-    _, _done = w.start_lookup("x", seconds=2.5)
-    assert w.engine.next_wakeup(w.now) == w.now + 2.5
+    w.start_lookup("x", seconds=2.5)
+    assert w.now < w.engine.next_wakeup(w.now) <= w.now + 1.0  # its probe runs
+    w.probed(ABSENT)
     w.poll(seconds=1.5)
     assert w.engine.next_wakeup(w.now) == w.now + 1.5
     w.load(1, "a")
+    w.start_lookup("y", seconds=0.3)
+    assert w.engine.next_wakeup(w.now) == w.now + 0.3
     w.drain(seconds=0.25)
     assert w.engine.next_wakeup(w.now) == w.now + 0.25
 

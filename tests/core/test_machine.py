@@ -180,7 +180,7 @@ class Driver(RuleBasedStateMachine):
         if deadlines:
             assert due is not None
             assert due <= max(self.now, min(deadlines))
-        if model.running:
+        if model.running or model.probing:
             assert due is not None
             assert due <= self.now + 1.0
 

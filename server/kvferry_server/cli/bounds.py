@@ -87,6 +87,16 @@ class LimitsOptions:
             engine="max_open_jobs",
         ),
     )
+    max_open_chunks: int = option(
+        _ENGINE.max_open_chunks,
+        Option(
+            "Chunks in these jobs, some 500 bytes of memory each.",
+            unit="chunks",
+            minimum=1,
+            maximum=100_000_000,
+            engine="max_open_chunks",
+        ),
+    )
     max_results_per_poll: int = option(
         _ENGINE.max_results_per_poll,
         Option(
@@ -177,7 +187,7 @@ class TimeoutsOptions:
     hard_deadline_seconds: float = option(
         _ENGINE.hard_deadline_seconds,
         Option(
-            "A transfer that still runs after this ends the daemon, since it can't be "
+            "A transfer or probe that still runs after this ends the daemon, since it can't be "
             "cancelled. Counts only time in which the daemon ran.",
             unit="seconds",
             minimum=1,

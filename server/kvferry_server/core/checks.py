@@ -35,6 +35,7 @@ def check_jobs(
         _check_form(job, f"jobs[{at}]", session, settings)
     new = [(at, job) for at, job in enumerate(jobs) if job.job_id not in session.seen]
     _check_ids(new, session, settings)
+    _check_open_chunks(sum(len(job.keys) for _, job in new), session, settings)
     _check_slots(new, kind, session)
 
 
@@ -144,6 +145,17 @@ def _check_ids(
             " number jobs 1, 2, 3 and so on",
             reason="SPARSE_JOB_IDS",
             field="jobs.job_id",
+        )
+
+
+def _check_open_chunks(new: int, session: Session, settings: EngineSettings) -> None:
+    would_be, limit = session.open_chunks + new, settings.max_open_chunks
+    if would_be > limit:
+        raise ResourceExhausted(
+            f"jobs.keys: the session would have {would_be} chunks in open jobs,"
+            f" max_open_chunks is {limit}; Poll and acknowledge results first",
+            reason="TOO_MANY_OPEN_CHUNKS",
+            field="jobs.keys",
         )
 
 

@@ -97,7 +97,7 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A transfer outlived the hard deadline: end the process at once, without clean-up."""
+    """A transfer or probe outlived the hard deadline: end the process at once, without clean-up."""
 
     reason: str
 

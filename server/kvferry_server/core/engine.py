@@ -83,7 +83,7 @@ class Engine:
         self._handle(event, now)
         self._transfers.note_step(now)
         self._transfers.pump(now)
-        self._lookups.pump(now)
+        self._lookups.pump(now, self._transfers.awake_seconds)
         self._quiet_sessions()
         self._report_breakers(now)
         out = self._out[:]
@@ -94,7 +94,7 @@ class Engine:
         """When a `Tick` is due, in the clock of `step`; None if only events matter."""
         times = [
             self._transfers.next_wakeup(now),
-            self._lookups.next_wakeup(),
+            self._lookups.next_wakeup(now),
             self._waits.next_wakeup(),
         ]
         for kind, breaker in self._transfers.breakers.items():
@@ -317,7 +317,7 @@ class Engine:
 
     def _tick(self, now: float) -> None:
         self._transfers.tick(now)
-        self._lookups.tick(now)
+        self._lookups.tick(now, self._transfers.awake_seconds)
         self._waits.tick(now)
 
     def _quiet_sessions(self) -> None:

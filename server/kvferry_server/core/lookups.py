@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from .breaker import Breaker
-from .effects import Effect, LookupReply, StartProbe
+from .effects import Abort, Effect, LookupReply, StartProbe
 from .errors import IllegalTransition
 from .events import ProbeFinished, StartLookup
 from .presence import PresenceTable
@@ -20,6 +20,8 @@ from .types import EngineSettings, LookupGroup, ObjectRef, Presence, VerdictSour
 
 _Verdict = tuple[Presence, VerdictSource]
 _CUTOFF = (Presence.UNKNOWN, VerdictSource.CUTOFF)
+_AWAKE_PACE_SECONDS = 0.5
+"""How often the loop has to be seen so that no time of a running probe goes uncounted."""
 _MAX_UNSENT_PER_PROBING = 1024
 """Keys that may wait for a probe, per key that may be probed at once."""
 
@@ -66,6 +68,7 @@ class _Probing:
 class _Probe:
     refs: tuple[ObjectRef, ...]
     trial: bool
+    awake_at: float
 
 
 class Lookups:
@@ -137,18 +140,34 @@ class Lookups:
         for lookup in list(self._open.values()):
             self._give_up(lookup)
 
-    def tick(self, now: float) -> None:
-        """End the lookups whose deadline has come."""
+    def tick(self, now: float, awake: float) -> None:
+        """End the lookups whose deadline has come, and the daemon if a probe never ends.
+
+        Args:
+            now: monotonic seconds.
+            awake: ticked seconds, as probes' ages are counted.
+        """
         for lookup in [v for v in self._open.values() if v.deadline <= now]:
             self._counters["lookups_expired"] += 1
             self._give_up(lookup)
+        oldest = next(iter(self._probes.values()), None)
+        age = 0.0 if oldest is None else awake - oldest.awake_at
+        if age >= self._settings.hard_deadline_seconds:
+            self._emit(
+                Abort(
+                    f"a probe has been running for {age:.0f} s, longer than hard_deadline_seconds"
+                )
+            )
 
-    def next_wakeup(self) -> float | None:
-        """The earliest deadline."""
-        return min((v.deadline for v in self._open.values()), default=None)
+    def next_wakeup(self, now: float) -> float | None:
+        """The earliest deadline; soon while a probe runs, so that its age is counted."""
+        times = [lookup.deadline for lookup in self._open.values()]
+        if self._probes:
+            times.append(now + _AWAKE_PACE_SECONDS)
+        return min(times, default=None)
 
-    def pump(self, now: float) -> None:
-        """Send wanted probes as far as bounds and breaker allow."""
+    def pump(self, now: float, awake: float) -> None:
+        """Send wanted probes as far as bounds and breaker allow; times as for `tick`."""
         settings = self._settings
         while self._unsent:
             if not self._breaker.allows(now):
@@ -161,7 +180,7 @@ class Lookups:
             self._last_probe_id += 1
             for ref in refs:
                 self._sent[ref] = self._unsent.pop(ref)
-            self._probes[self._last_probe_id] = _Probe(tuple(refs), self._breaker.begin(now))
+            self._probes[self._last_probe_id] = _Probe(tuple(refs), self._breaker.begin(now), awake)
             self._counters["probed_keys"] += len(refs)
             self._emit(StartProbe(self._last_probe_id, tuple(refs)))
 

@@ -67,6 +67,8 @@ class Session:
     opened_at: float
     jobs: dict[int, Job] = field(default_factory=dict)
     """Running or not yet acknowledged, by id."""
+    open_chunks: int = 0
+    """Chunks of these jobs."""
     seen: IdIntervals = field(default_factory=IdIntervals)
     results: deque[JobResult] = field(default_factory=deque)
     """Not yet acknowledged, by ascending `seq`."""
@@ -80,7 +82,8 @@ class Session:
     def acknowledge(self, seq: int) -> None:
         """Forget results up to `seq`, and their jobs."""
         while self.results and self.results[0].seq <= seq:
-            del self.jobs[self.results.popleft().job_id]
+            job = self.jobs.pop(self.results.popleft().job_id)
+            self.open_chunks -= len(job.chunks)
 
     def hold_slot(self, chunk: Chunk) -> None:
         """Note that an unfinished chunk uses its slot."""

@@ -114,6 +114,7 @@ class Transfers:
             Chunk(job, ObjectRef(session.spec.space, key), slot)
             for key, slot in zip(spec.keys, spec.slots, strict=True)
         ]
+        session.open_chunks += len(job.chunks)
         job.counts[ChunkState.QUEUED] = len(job.chunks)
         self.queued[kind] += len(job.chunks)
         self._by_deadline.append(job)
@@ -224,6 +225,11 @@ class Transfers:
     def offer_entries(self) -> int:
         """Keys whose offers are counted."""
         return len(self._admission)
+
+    @property
+    def awake_seconds(self) -> float:
+        """Time in which the loop was seen alive; a pause of the process does not count."""
+        return self._awake
 
     def oldest_active_seconds(self) -> float:
         """Ticked age of the oldest running transfer, 0 if none runs."""

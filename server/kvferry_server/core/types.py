@@ -181,13 +181,15 @@ class EngineSettings:
     max_key_bytes: int = 128
     max_open_jobs: int = 16_384
     """Per session: running or unacknowledged."""
+    max_open_chunks: int = 1_000_000
+    """Per session: chunks of its open jobs."""
     max_results_per_poll: int = 512
     max_wait_seconds: float = 30.0
     lookup_seconds: float = 2.0
     transfer_seconds: float = 15.0
     """From acceptance on: a queued chunk expires then, and no retry starts later."""
     hard_deadline_seconds: float = 60.0
-    """Ticked time after which a running transfer ends the daemon."""
+    """Ticked time after which a running transfer or probe ends the daemon."""
     max_attempts: int = 4
     backoff_base_seconds: float = 0.1
     backoff_cap_seconds: float = 5.0
