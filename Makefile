@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 PYTEST_ARGS ?=
 
 .PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix rotation \
-	fuzz e2e-vllm image-test observe \
+	fuzz e2e-vllm e2e-vllm-matrix image-test observe \
 	outage dashboard faults mutants soak protos \
 	states baseline lock wheel clean
 
@@ -60,6 +60,10 @@ fuzz: $(BIN)/.dev ## 200,000 hostile inputs for every RPC and the lease, and wha
 e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; root, bubblewrap, 4 GB
 	$(BIN)/python tools/e2e_vllm_env.py
 	$(BIN)/python -m tests.e2e.run_e2e $(SCENARIOS)
+
+e2e-vllm-matrix: $(BIN)/.matrix ## the tier on vLLM 0.28 to 0.33 and beside vLLM's own obj tier; 7 GB
+	$(BIN)/python tools/e2e_vllm_env.py
+	$(BIN)/python tools/e2e_vllm_matrix.py
 
 image-test: $(BIN)/.dev ## build the image and run it; root, buildah, debootstrap, bubblewrap
 	$(BIN)/python -m tests.image.run

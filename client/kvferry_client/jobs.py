@@ -233,14 +233,20 @@ class JobTable:
         return not self._ended and part.state is PartState.SENT
 
     def record(self, result: WireResult) -> Recorded:
-        """Take in a result from Poll; repeated and unknown ones change nothing."""
+        """Take in a result from Poll; a repeated one changes nothing.
+
+        A gap in the sequence or a job that was never sent means that a result is lost.
+        """
         if result.seq <= self._ack_seq:
             return Recorded.DUPLICATE
+        if result.seq != self._ack_seq + 1:
+            return Recorded.MALFORMED
         self._ack_seq = result.seq
         self._unacknowledged += 1
         part = self._sent.get(result.wire_id)
         if part is None:
-            return Recorded.UNKNOWN_JOB
+            was_sent = 0 < result.wire_id < self._next_wire_id
+            return Recorded.UNKNOWN_JOB if was_sent else Recorded.MALFORMED
         if len(result.outcomes) != len(part.keys) or result.kind != part.kind:
             return Recorded.MALFORMED
         del self._sent[result.wire_id]

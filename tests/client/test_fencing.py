@@ -232,15 +232,16 @@ def test_J04_late_and_repeated_results_are_dropped_and_counted(
 ) -> None:
     job = hold_one_job(daemon, client)
     session = daemon.sessions[0]
-    with daemon.changed:
-        daemon._report(session, 77, 1, [1])
-        daemon._report(session, 77, 1, [1])
-        daemon.changed.notify_all()
-    eventually(lambda: client.counters["results_unknown"] == 2)
-    assert client.take_results() == []
     daemon.release()
     (result,) = results(client, 1)
     assert result.job_id == job
+    with daemon.changed:
+        daemon._report(session, 1, 1, [1])
+        daemon._report(session, 1, 1, [1])
+        daemon.changed.notify_all()
+    client.store([key(4)], [4])
+    results(client, 1)
+    assert client.counters["results_unknown"] == 2
     repeat = offload_pb2.JobResult(seq=1, job_id=1, kind=1, outcomes=[1])
     daemon.holding = True
     client.store([key(5)], [5])
@@ -252,6 +253,20 @@ def test_J04_late_and_repeated_results_are_dropped_and_counted(
     daemon.release()
     results(client, 1)
     assert client.counters["results_duplicate"] == 1
+
+
+@pytest.mark.parametrize(("job_id", "gap"), [(77, 0), (0, 0), (1, 5)])
+def test_result_of_another_job_or_out_of_order_ends_the_session(
+    daemon: ScriptedDaemon, client: Client, job_id: int, gap: int
+) -> None:
+    job = hold_one_job(daemon, client)
+    session = daemon.sessions[0]
+    with daemon.changed:
+        session.next_seq += gap
+        daemon._report(session, job_id, 1, [1])
+        daemon.changed.notify_all()
+    (result,) = results(client, 1)
+    assert (result.job_id, result.outcomes) == (job, (Outcome.LOST,))
 
 
 def test_result_that_does_not_fit_its_job_ends_the_session(

