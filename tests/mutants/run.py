@@ -23,6 +23,8 @@ AT_ONCE = 2
 LIMIT_SECONDS = 240
 TREES = ("proto", "server", "client", "tests", "tools", "docs")
 FILES = ("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PATIENCE = 3
+"""How much longer than on the right tree a test may take before its hang counts as noticed."""
 FAILED = 1
 """pytest's status if a test failed; anything else is no kill."""
 
@@ -44,7 +46,7 @@ def copy_tree(target: Path) -> None:
             shutil.copy(REPOSITORY / name, target / name)
 
 
-def run_test(tree: Path, test: str) -> int:
+def run_test(tree: Path, test: str, limit_seconds: float = LIMIT_SECONDS) -> int:
     """The status of one test on a tree."""
     paths = os.pathsep.join(str(tree / name) for name in ("proto", "server", "client"))
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -55,7 +57,7 @@ def run_test(tree: Path, test: str) -> int:
             cwd=tree,
             env=environment,
             capture_output=True,
-            timeout=LIMIT_SECONDS,
+            timeout=limit_seconds,
             check=False,
         ).returncode
     except subprocess.TimeoutExpired:
@@ -71,10 +73,11 @@ def kill(mutant: Mutant) -> tuple[Mutant, str]:
         right = file.read_text()
         if right.count(mutant.old) != 1:
             return mutant, f"its text occurs {right.count(mutant.old)} times"
+        began = time.monotonic()
         if (status := run_test(tree, mutant.test)) != 0:
             return mutant, f"its test does not pass on the right tree (pytest status {status})"
         file.write_text(right.replace(mutant.old, mutant.new))
-        status = run_test(tree, mutant.test)
+        status = run_test(tree, mutant.test, PATIENCE * (time.monotonic() - began) + 20)
         return mutant, "" if status == FAILED else f"survived (pytest status {status})"
 
 

@@ -80,7 +80,8 @@ def document(record: dict[str, Any]) -> str:
 The last record is of {record["minutes"]:g} minutes, finished {record["finished"]}: three engines'
 mixed traffic over {record["server"]} behind a network that fails at random. In the first
 {record["warm_share"]:.0%} daemon and engines are killed too ({record["daemons"]} daemons in all);
-from then on the same processes have to last.
+from then on the same processes have to last. Checksums survive in the catalog's file, and what has
+none is a miss (`verify = "require"`), since one of the faults damages objects behind the daemon.
 
 * Faults: {faults}.
 * Jobs: {counts["submitted"]:,} submitted, {counts["reported"]:,} reported,
