@@ -46,8 +46,68 @@ from .s3_types import (
 
 _MAX_RETIRING = 2
 _QUESTION_THREADS = 8
+_NOTHING = memoryview(b"")
 
 _logger = logging.getLogger(__name__)
+
+
+class _Transfer(Waiter):
+    """One chunk. Nothing of it refers to itself: its buffer must be free once it is done."""
+
+    __slots__ = ("_begin", "_done", "buffer", "kind", "name")
+
+    def __init__(
+        self,
+        begin: Callable[[_Transfer], None],
+        kind: JobKind,
+        name: str,
+        buffer: memoryview,
+        done: Callable[[TransferStatus], None],
+    ) -> None:
+        super().__init__()
+        self._begin = begin
+        self._done = done
+        self.kind = kind
+        self.name = name
+        self.buffer = buffer
+
+    def start(self) -> None:
+        """See `Waiter.start`."""
+        self._begin(self)
+
+    def give_up(self) -> None:
+        """See `Waiter.give_up`."""
+        self.finish(TransferStatus.DENIED)
+
+    def finish(self, status: TransferStatus) -> None:
+        """Let go of the buffer, then tell."""
+        self.buffer = _NOTHING
+        self._done(status)
+
+
+class _Probe(Waiter):
+    """One call of `S3ObjectStore.probe`."""
+
+    __slots__ = ("_begin", "done", "names")
+
+    def __init__(
+        self,
+        begin: Callable[[_Probe], None],
+        names: Sequence[str],
+        done: Callable[[Sequence[Presence] | None], None],
+    ) -> None:
+        super().__init__()
+        self._begin = begin
+        self.names = names
+        self.done = done
+
+    def start(self) -> None:
+        """See `Waiter.start`."""
+        self._begin(self)
+
+    def give_up(self) -> None:
+        """See `Waiter.give_up`."""
+        self.done([Presence.UNKNOWN] * len(self.names))
 
 
 class S3ObjectStore:
@@ -118,57 +178,57 @@ class S3ObjectStore:
         done: Callable[[TransferStatus], None],
     ) -> None:
         """See `ObjectStore.transfer`."""
-        run = self._integrity.store if kind is JobKind.STORE else self._integrity.load
-
-        def start() -> None:
-            with self._lock:
-                generation = self._generation
-                if generation is not None and not generation.keys_refused:
-                    ended = partial(end, generation)
-                    generation.submit(run(generation, name, buffer), ended)
-                    return
-            if generation is None:
-                done(TransferStatus.UNAVAILABLE)
-            else:
-                self._wait(generation, waiter)
-
-        def end(generation: Generation, status: TransferStatus) -> None:
-            if status is TransferStatus.DENIED and generation.keys_refused:
-                self._wait(generation, waiter)
-            else:
-                done(status)
-
-        waiter = Waiter(start, give_up=lambda: done(TransferStatus.DENIED))
-        start()
+        self._start_transfer(_Transfer(self._start_transfer, kind, name, buffer, done))
 
     def probe(
         self, names: Sequence[str], done: Callable[[Sequence[Presence] | None], None]
     ) -> None:
         """See `ObjectStore.probe`."""
-        if not names:
+        if names:
+            self._start_probe(_Probe(self._start_probe, names, done))
+        else:
             done(())
-            return
 
-        def start() -> None:
-            with self._lock:
-                generation = self._generation
-                if generation is not None and not generation.keys_refused:
-                    generation.probe(names, partial(end, generation))
-                    return
-            if generation is None:
-                done(None)
-            else:
-                self._wait(generation, waiter)
+    def _start_transfer(self, transfer: _Transfer) -> None:
+        run = self._integrity.store if transfer.kind is JobKind.STORE else self._integrity.load
+        with self._lock:
+            generation = self._generation
+            if generation is not None and not generation.keys_refused:
+                procedure = run(generation, transfer.name, transfer.buffer)
+                generation.submit(procedure, partial(self._end_transfer, transfer, generation))
+                return
+        if generation is None:
+            transfer.finish(TransferStatus.UNAVAILABLE)
+        else:
+            self._wait(generation, transfer)
 
-        def end(generation: Generation, answers: Sequence[Presence] | None) -> None:
-            known = answers is not None and Presence.UNKNOWN not in answers
-            if generation.keys_refused and not known:
-                self._wait(generation, waiter)
-            else:
-                done(answers)
+    def _end_transfer(
+        self, transfer: _Transfer, generation: Generation, status: TransferStatus
+    ) -> None:
+        if status is TransferStatus.DENIED and generation.keys_refused:
+            self._wait(generation, transfer)
+        else:
+            transfer.finish(status)
 
-        waiter = Waiter(start, give_up=lambda: done([Presence.UNKNOWN] * len(names)))
-        start()
+    def _start_probe(self, probe: _Probe) -> None:
+        with self._lock:
+            generation = self._generation
+            if generation is not None and not generation.keys_refused:
+                generation.probe(probe.names, partial(self._end_probe, probe, generation))
+                return
+        if generation is None:
+            probe.done(None)
+        else:
+            self._wait(generation, probe)
+
+    def _end_probe(
+        self, probe: _Probe, generation: Generation, answers: Sequence[Presence] | None
+    ) -> None:
+        known = answers is not None and Presence.UNKNOWN not in answers
+        if generation.keys_refused and not known:
+            self._wait(generation, probe)
+        else:
+            probe.done(answers)
 
     def refresh_credentials(self) -> None:
         """See `ObjectStore.refresh_credentials`."""

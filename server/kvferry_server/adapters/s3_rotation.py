@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,18 +173,21 @@ def next_renewal(expires_at: float | None, now: float) -> float | None:
     return now + min(max(left * 2 / 3, 1.0), _EXPIRY_RETRY_SECONDS)
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """A request to the store that can be started again.
+class Waiter(ABC):
+    """A request to the store that can be started again."""
 
-    Args:
-        start: start it with the keys in use.
-        give_up: end it as denied.
-    """
+    __slots__ = ("waits_since",)
 
-    start: Callable[[], None]
-    give_up: Callable[[], None]
-    waits_since: float | None = None
+    def __init__(self) -> None:
+        self.waits_since: float | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it with the keys in use."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """End it as denied."""
 
 
 class Waiting:
