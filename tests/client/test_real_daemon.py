@@ -55,6 +55,7 @@ def real(clients: list[Client], tmp_path: Path) -> Iterator[RealDaemon]:
     objects = tmp_path / "objects"
     objects.mkdir()
     daemon = RealDaemon(parent / "s", objects, tmp_path / "log").start()
+    eventually(lambda: ": ready: " in daemon.log.read_text(), 60)
     yield daemon
     daemon.kill()
     shutil.rmtree(parent)

@@ -331,8 +331,8 @@ class S3ObjectStore:
         if self._chosen is not None:
             _logger.info("new credentials or settings are in use from now on")
         self._complaint = ""
-        self._chosen = (dialect, credentials)
         self._replace(generation)
+        self._chosen = (dialect, credentials)
         self._telemetry.credentials_expire(credentials.expires_at)
         self._rotation.watch(credentials.expires_at)
 
