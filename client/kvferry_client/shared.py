@@ -137,8 +137,8 @@ class Shared:
         """Return the answered and expired lookups; call with the lock held."""
         replies = self.lookups.take(time.monotonic())
         for reply in replies:
-            for verdict in reply.verdicts:
-                self.counters[f"lookup_keys_{verdict.name.lower()}"] += 1
+            for verdict, count in Counter(reply.verdicts).items():
+                self.counters[f"lookup_keys_{verdict.name.lower()}"] += count
         self.counters["lookups_expired"] = self.lookups.expired
         self.counters["lookup_answers_late"] = self.lookups.late
         return replies

@@ -137,6 +137,8 @@ class TierLogic:
         self._verdicts: dict[str, dict[bytes, Verdict]] = {}
         self._waiting: dict[tuple[str, bytes], _Group] = {}
         self._tickets: dict[int, _Ticket] = {}
+        self._asking: dict[str, set[int]] = {}
+        """Open tickets of requests that have not ended."""
         self._jobs: dict[int, _OpenJob] = {}
         self.unknown_results = 0
         """Results of jobs that nobody waits for, since the start."""
@@ -177,6 +179,7 @@ class TierLogic:
             keys = tuple(group.keys)
             ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
             self._tickets[ticket] = _Ticket(request_id, keys, self._clock())
+            self._asking.setdefault(request_id, set()).add(ticket)
 
     def submit_store(
         self, job_id: int, keys: Iterable[bytes], slots: Iterable[int], context: RequestContext
@@ -207,6 +210,7 @@ class TierLogic:
     def finish_request(self, request_id: str) -> None:
         """Forget a request's verdicts and open lookups; its jobs go on."""
         self._verdicts.pop(request_id, None)
+        self._asking.pop(request_id, None)
         for group_id in [group_id for group_id in self._waiting if group_id[0] == request_id]:
             del self._waiting[group_id]
 
@@ -214,8 +218,7 @@ class TierLogic:
         """Tell whether the engine must go on stepping: jobs or lookups are open."""
         self._take_lookups()
         self.flush()
-        asked = any(ticket.request_id in self._verdicts for ticket in self._tickets.values())
-        return bool(self._jobs) or asked
+        return bool(self._jobs) or bool(self._asking)
 
     def drain(self) -> None:
         """Block until every job has a result for `finished`."""
@@ -232,6 +235,7 @@ class TierLogic:
             ticket = self._tickets.pop(reply.ticket, None)
             if ticket is None:
                 continue
+            self._answered(ticket.request_id, reply.ticket)
             self.counters["lookups_answered"] += 1
             self.counters["lookup_seconds"] += self._clock() - ticket.asked_at
             verdicts = self._verdicts.get(ticket.request_id)
@@ -241,6 +245,12 @@ class TierLogic:
                 if verdicts.get(key) is Verdict.RETRY:
                     hit = presence is Presence.PRESENT
                     verdicts[key] = Verdict.HIT if hit else Verdict.MISS
+
+    def _answered(self, request_id: str, ticket: int) -> None:
+        asking = self._asking.get(request_id, set())
+        asking.discard(ticket)
+        if not asking:
+            self._asking.pop(request_id, None)
 
     def _finish(self, job: _OpenJob, result: JobResult) -> FinishedJob:
         is_load = result.kind is JobKind.LOAD

@@ -175,6 +175,9 @@ class ScriptedDaemon(offload_pb2_grpc.OffloadServiceServicer):
             except OSError:
                 return
             self.connections.append(connection)
+            if self._listener is not listener:  # It died between the two.
+                connection.close()
+                return
             threading.Thread(target=self._attach, args=(connection,), daemon=True).start()
 
     def _attach(self, connection: socket.socket) -> None:
