@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kvferry.v1 import admin_pb2, offload_pb2, offload_pb2_grpc, types_pb2
+from kvferry_server.core.ports import Preflight
 
 from .fakes import MemoryStore
 from .harness import GUARD_SECONDS, SLOT, World, attach_request, running, wait_for
@@ -144,6 +145,24 @@ def test_the_preflight_repeats_until_it_passes(socket_dir: Path, monkeypatch):
         count = store.preflights
         wait_for(lambda: info(world).store.ready)
         assert store.preflights == count
+
+
+class BrokenStore(MemoryStore):
+    """Its preflight fails in a way that no adapter should."""
+
+    def preflight(self) -> Preflight:
+        if self.preflights < 3:
+            self.preflights += 1
+            raise RuntimeError("a bug")
+        return super().preflight()
+
+
+def test_a_preflight_that_raises_is_repeated_too(socket_dir: Path, monkeypatch, caplog):
+    monkeypatch.setattr("kvferry_server.service.store_check.FIRST_RETRY_SECONDS", 0.01)
+    with running(socket_dir, store=BrokenStore()) as world:
+        world.ready()
+        wait_for(lambda: info(world).store.ready)
+    assert caplog.text.count("the preflight failed unexpectedly") == 3
 
 
 def test_debug_attach_by_name_checks_the_same(socket_dir: Path, shm_name: str):

@@ -159,7 +159,7 @@ class Daemon:
         lease.start()
         background = (
             self._loop.create_task(self._beat()),
-            self._loop.create_task(self._check_store()),
+            self._loop.create_task(self._check.until_ready()),
         )
         _log.info("boot %s: serving on %s", self.boot_id, self._directory.path)
         try:
@@ -215,13 +215,6 @@ class Daemon:
             self._ports.heartbeat()
             self._sessions.end_idle()
             await asyncio.sleep(self._settings.loop_beat_seconds)
-
-    async def _check_store(self) -> None:
-        try:
-            await self._check.until_ready()
-        except Exception:
-            _log.exception("the store's preflight failed unexpectedly; CheckStore tries again")
-            raise
 
     def _grpc_server(self) -> grpc.aio.Server:
         settings = self._settings

@@ -53,8 +53,13 @@ class StoreCheck:
         return found
 
     async def until_ready(self) -> None:
-        """Preflights with growing pauses until one passes."""
+        """Preflights with growing pauses until one passes, whatever becomes of the others."""
         pause = FIRST_RETRY_SECONDS
-        while not (await self.run()).ready:
-            await asyncio.sleep(pause)
+        while not self.ready:
+            try:
+                await self.run()
+            except Exception:  # noqa: BLE001 -- the task's boundary: go on looking
+                _log.exception("store %s: the preflight failed unexpectedly", self._store.url)
+            if not self.ready:
+                await asyncio.sleep(pause)
             pause = min(LAST_RETRY_SECONDS, 2 * pause)
