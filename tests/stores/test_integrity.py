@@ -132,20 +132,39 @@ def test_a_failed_overwrite_forgets_the_checksum():
 
 @pytest.mark.parametrize(
     ("content", "status"),
-    [
-        (None, TransferStatus.MISSING),
-        (b"\x01" * SIZE, TransferStatus.CORRUPT),
-        (b"", TransferStatus.WRONG_SIZE),
-    ],
+    [(b"\x01" * SIZE, TransferStatus.CORRUPT), (b"", TransferStatus.WRONG_SIZE)],
 )
-def test_a_content_failure_drops_the_entry(content, status):
+def test_damaged_bytes_never_pass_later_for_want_of_knowledge(content, status):
+    """Another engine may have asked for the object before it was found damaged."""
+    mover = ScriptedMover(None)
+    rules = Integrity(ChecksumCatalog())
+    slot = memoryview(bytearray(SIZE))
+    assert run(rules.store(mover, "name", slot)) is OK
+    mover.content = content
+    for _ in range(3):
+        assert load(rules, mover) is status
+    assert run(rules.store(mover, "name", slot)) is OK
+    assert load(rules, mover) is OK
+
+
+def test_a_missing_object_is_forgotten():
     mover = ScriptedMover(None)
     catalog = ChecksumCatalog()
     rules = Integrity(catalog)
     assert run(rules.store(mover, "name", memoryview(bytearray(SIZE)))) is OK
-    mover.content = content
-    assert load(rules, mover) is status
+    mover.content = None
+    assert load(rules, mover) is TransferStatus.MISSING
     assert catalog.get("name") is None
+
+
+def test_a_length_that_was_only_learnt_is_forgotten_when_it_is_wrong():
+    """Another daemon overwrote the object with the right length."""
+    mover = ScriptedMover(bytes(SIZE))
+    catalog = ChecksumCatalog()
+    rules = Integrity(catalog)
+    catalog.learn("name", SIZE + 1)
+    assert load(rules, mover) is TransferStatus.WRONG_SIZE
+    assert load(rules, mover) is OK
 
 
 def test_an_infrastructure_failure_keeps_the_entry():

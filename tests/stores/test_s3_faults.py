@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kvferry_server.adapters import nixl_prober
 from kvferry_server.adapters.nixl_driver import move_and_wait
 from kvferry_server.adapters.nixl_generation import backend_params
 from kvferry_server.adapters.nixl_library import NixlAgent
@@ -121,6 +122,17 @@ def test_L05_one_erring_key_among_32_changes_no_other(server, store):
         assert probe_once(store, names) == wanted
         seconds.append(time.monotonic() - began)
     assert min(seconds) < 1.0
+
+
+def test_a_call_whose_every_key_hangs_is_not_drawn_out(server, store, monkeypatch):
+    """The store answers for a made-up key, so it is not given up as unreachable."""
+    monkeypatch.setattr(nixl_prober, "_LONGEST_CALL_SECONDS", 1.0)
+    names = [new_name() for _ in range(16)]
+    for name in names:
+        server.add(Fault(method="HEAD", key=f"{PREFIX}/{name}", hang="start"))
+    assert set(probe_once(store, names)) == {UNKNOWN}
+    asked = [key for each in server.requests("HEAD") if (key := each.key).startswith(PREFIX)]
+    assert sum(key.removeprefix(f"{PREFIX}/") in names for key in asked) <= len(names)
 
 
 def test_S04_a_key_that_answers_403_is_unknown_and_the_others_right(server, store):

@@ -13,8 +13,10 @@ Rules:
   slot's last byte is set to a random canary. If it still holds the canary afterwards, the chunk is
   loaded once more with another canary: a byte of a whole object can't equal both.
 * Over-long objects: NIXL cuts them silently. Where the length is not known, it is asked for once.
-* An entry whose object turns out to be missing, damaged or of another size is dropped, and so is
-  one whose overwrite failed half-way. Never the entry of a store that finished during the load.
+* A checksum that an object failed stays until the object is stored anew: otherwise the next load of
+  the same damaged bytes would pass for want of knowledge. The entry of a missing object is dropped,
+  and so is one whose overwrite failed half-way. Never the entry of a store that finished during
+  the load.
 
 Threads: the procedures run on driver threads.
 """
@@ -35,10 +37,6 @@ from .nixl_steps import Procedure, Steps
 __all__ = ["ChecksumCatalog", "ChunkMover", "Expectation", "Integrity", "Verify"]
 
 Verify = Literal["require", "when-known", "off"]
-
-_CONTENT_FAILURES = frozenset(
-    {TransferStatus.MISSING, TransferStatus.CORRUPT, TransferStatus.WRONG_SIZE}
-)
 
 _CHECKS = {
     TransferStatus.CORRUPT: Checked.CORRUPT,
@@ -105,7 +103,10 @@ class Integrity:
         expected = yield from self._catalog.find(name)
         status = yield from self._load(_Counted(mover, self._telemetry), name, buffer, expected)
         self._note(status, expected)
-        if expected is not None and status in _CONTENT_FAILURES:
+        outdated = status is TransferStatus.MISSING or (
+            status is TransferStatus.WRONG_SIZE and expected is not None and expected.crc is None
+        )
+        if expected is not None and outdated:
             self._catalog.forget(name, expected)
         elif expected is None and status is TransferStatus.OK:
             self._catalog.learn(name, buffer.nbytes)

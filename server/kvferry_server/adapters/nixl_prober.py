@@ -5,7 +5,8 @@ core and other `nixl_*` adapters.
 
 NIXL fails a whole query when one of its keys fails and does not say which. So a failing query is
 repeated key by key; before that the store is asked for one made-up key, and if that can't be
-reached either, the call ends at once instead of failing slowly for each key.
+reached either, the call ends at once instead of failing slowly for each key. Whatever the store
+does, a call asks nothing more after `_LONGEST_CALL_SECONDS`; what is not known then is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -23,6 +25,8 @@ from .nixl_library import NixlAgent, QueryFailed
 ProbeDone = Callable[[Sequence[Presence] | None], None]
 
 _KEYS_PER_QUERY = 8
+_LONGEST_CALL_SECONDS = 20.0
+"""Nobody waits longer for a lookup, and a call that never ended would end the daemon."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class _Call:
         self.done = done
         self.answers: list[Presence] = [Presence.UNKNOWN] * len(self.keys)
         self.queries_left = 0
+        self.until = time.monotonic() + _LONGEST_CALL_SECONDS
         self.reached = False
         """The store was found reachable after a query of this call had failed."""
         self.given_up = False
@@ -96,7 +101,7 @@ class Prober:
                 if not self._queue:
                     return
                 call, keys = self._queue.popleft()
-            if not call.given_up:
+            if not call.given_up and time.monotonic() < call.until:
                 self._query(agent, call, keys)
             with self._wake:
                 call.queries_left -= 1
