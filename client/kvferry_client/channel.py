@@ -25,6 +25,9 @@ KEEPALIVE_MS: Final = 60_000
 """Only while calls run, and not more often than the daemon permits."""
 BACKOFF_FIRST_MS: Final = 100
 BACKOFF_MAX_MS: Final = 1_000
+CONNECT_MS: Final = 5_000
+"""How long one attempt to connect may take until the daemon's first frame: a busy machine needs
+more than a moment. gRPC calls it the minimal backoff; it doesn't delay the next attempt."""
 
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.default_authority", "localhost"),
@@ -33,7 +36,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.initial_reconnect_backoff_ms", BACKOFF_FIRST_MS),
-    ("grpc.min_reconnect_backoff_ms", BACKOFF_FIRST_MS),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", BACKOFF_MAX_MS),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
     ("grpc.max_send_message_length", -1),
