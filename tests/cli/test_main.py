@@ -166,3 +166,20 @@ def test_check_refuses_a_wrong_endpoint_as_configuration():
     assert done.status == 2
     assert "AWS_ENDPOINT_URL_S3" in done.err
     assert SECRET not in done.out + done.err
+
+
+def test_a_client_only_environment_says_what_is_missing():
+    script = (
+        "import sys; sys.modules['grpc_health'] = None; sys.modules['grpc_health.v1'] = None;"
+        "from kvferry_server.cli.main import main; sys.exit(main(['health']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "install kvferry[server]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

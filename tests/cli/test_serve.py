@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -209,7 +210,8 @@ def test_S11_the_documented_minimal_config_starts(serve, tmp_path):
             continue
         root = tmp_path / str(number)
         root.mkdir()
-        (root / "config.toml").write_text(text)
+        here = text.replace('group = "kvferry"', f'group = "{os.getgid()}"')
+        (root / "config.toml").write_text(here)
         with FaultServer(bucket=bucket[1]) as server:
             daemon = serve(
                 "--config",
@@ -218,7 +220,8 @@ def test_S11_the_documented_minimal_config_starts(serve, tmp_path):
                 env=environment(**server.environment()),
             )
             daemon.wait_ready()
-            store_one(daemon)
+            if 'naming = "vllm"' not in text:  # which takes vLLM's own tier as a client
+                store_one(daemon)
             assert daemon.terminate()[0] == 0
 
 
@@ -300,7 +303,7 @@ def test_no_secret_shows_anywhere(serve, s3):
         result_of(client, client.load([key(2)], [0]))
     s3.add(Fault(status=403, code="SignatureDoesNotMatch"))
     seen += [kvferry("check", url, *form, env=env) for form in ([], ["--json"])]
-    assert [each.status for each in seen] == [0, 0, 1, 1]
+    assert [each.status for each in seen] == [0, 0, 14, 14]
     seen.append(kvferry("serve", "--store-url", f"s3://{marker}@b/p", env=env))
     seen.append(kvferry("health", "--socket-dir", str(daemon.sockets), env=env))
     assert daemon.terminate()[0] == 0

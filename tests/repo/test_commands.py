@@ -29,7 +29,19 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUN_ELSEWHERE = {"grpcurl.md"}
 BLOCK = re.compile(r"^```([\w-]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OF_OTHERS = {
-    *("aws", "buf", "cd", "curl", "docker", "echo", "export", "install", "journalctl", "kubectl"),
+    *(
+        "aws",
+        "buf",
+        "cd",
+        "curl",
+        "docker",
+        "echo",
+        "export",
+        "grpcurl",
+        "install",
+        "journalctl",
+        "kubectl",
+    ),
     *("mkdir", "npm", "pip", "python3", "stat", "systemctl", "useradd", "usermod", "vllm"),
 }
 PARSERS = {"toml", "yaml", "json", "ini", "bash", "console", "promql", "python"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -133,3 +134,15 @@ def test_only_own_sockets_are_removed(world: World):
         other.bind(str(path))
     world.stop()
     assert sorted(p.name for p in world.directory.iterdir()) == ["kvferry.lock", "lease.sock"]
+
+
+@pytest.mark.parametrize("call", ["fchmod", "ftruncate"])
+def test_a_full_or_read_only_disk_is_one_clear_refusal(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    def fails(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        prepare(socket_dir)

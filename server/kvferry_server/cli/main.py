@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unexpected:
         parser.error(_unexpected(unexpected, args))
     module = args.command.replace("-", "_")
-    command = cast("_Command", importlib.import_module(f"kvferry_server.cli.{module}"))
     try:
+        command = cast("_Command", importlib.import_module(f"kvferry_server.cli.{module}"))
         status = command.run(args)
         sys.stdout.flush()
     except ConfigError as error:
@@ -66,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KvferryError as error:
         logs.last_words(error.message)
         return FAILED
+    except ModuleNotFoundError as error:
+        logs.last_words(
+            f"{error.name} is not installed: this environment has only kvferry's client; install "
+            "kvferry[server] for the daemon and its commands"
+        )
+        return WRONG_USE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED

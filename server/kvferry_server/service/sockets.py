@@ -121,6 +121,8 @@ class SocketDirectory:
                 reason="SOCKET_GROUP_DENIED",
                 field="socket_group",
             ) from error
+        except OSError as error:
+            raise self._refusal(f"can't be prepared: {error.strerror}") from error
         finally:
             os.close(descriptor)
 
@@ -157,8 +159,12 @@ class SocketDirectory:
                 reason="SOCKET_DIR_IN_USE",
                 field="socket_dir",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise self._refusal(f"can't hold {LOCK_FILE}: {error.strerror}") from error
         return descriptor
 
     def _clear(self, path: Path) -> None:
