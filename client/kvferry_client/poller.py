@@ -72,7 +72,7 @@ class Poller:
     def _on_reply(self, session: Session, ack_seq: int, reply: offload_pb2.PollResponse) -> None:
         shared = self._shared
         if reply.boot_id != session.boot_id:
-            self._give_up(session, "another daemon answers (new boot id)")
+            self._shared.give_up(session, "another daemon answers (new boot id)")
             self._pause()
             return
         malformed = False
@@ -93,7 +93,7 @@ class Poller:
                 shared.collect()
             shared.sender_wakeup.notify_all()
         if malformed:
-            self._give_up(session, "a result doesn't match its job")
+            self._shared.give_up(session, "a result doesn't match its job")
         if reply.superseded:
             self._pause()
 
@@ -104,19 +104,12 @@ class Poller:
             logger.warning(FAILURE_LINE, describe(error))
         stalled = session.poll_stall.failed(time.monotonic())
         if code_of(error) in GIVE_UP_CODES:
-            self._give_up(session, f"the daemon refuses to report: {describe(error)}")
+            self._shared.give_up(session, f"the daemon refuses to report: {describe(error)}")
         elif stalled:
-            self._give_up(session, f"calls keep failing: {describe(error)}")
+            self._shared.give_up(session, f"calls keep failing: {describe(error)}")
         self._pause()
 
     def _pause(self) -> None:
         with self._shared.lock:
             self._shared.poller_wakeup.wait(self._retry)
         self._retry = min(2 * self._retry, MAX_RETRY_SECONDS)
-
-    def _give_up(self, session: Session, why: str) -> None:
-        with self._shared.lock:
-            first = self._shared.begin_ending(session, why)
-        if first:
-            logger.warning("asking kvferry to end the session: %s", why)
-            session.lease.half_close()

@@ -172,7 +172,7 @@ class Sender:
             self._retry, self._retry_at = FIRST_RETRY_SECONDS, 0.0
             self._shared.sender_wakeup.notify_all()
         if contradiction:
-            self._give_up(session, "the daemon's admissions don't match what was sent")
+            self._shared.give_up(session, "the daemon's admissions don't match what was sent")
 
     def _batch_refused(self, session: Session, batch: Batch, error: BaseException) -> None:
         alone = code_of(error) is grpc.StatusCode.INVALID_ARGUMENT
@@ -186,7 +186,7 @@ class Sender:
             self._shared.sender_wakeup.notify_all()
         logger.warning("the kvferry daemon refused %d jobs: %s", len(batch.parts), describe(error))
         if not certain:
-            self._give_up(session, "refused after an attempt whose fate is unknown")
+            self._shared.give_up(session, "refused after an attempt whose fate is unknown")
 
     def _batch_unanswered(self, session: Session, batch: Batch, error: BaseException) -> None:
         with self._shared.lock:
@@ -198,12 +198,12 @@ class Sender:
             self._shared.sender_wakeup.notify_all()
         self._note_failure(session, error)
         if stalled:
-            self._give_up(session, f"a request stays unanswered: {describe(error)}")
+            self._shared.give_up(session, f"a request stays unanswered: {describe(error)}")
 
     def _is_ours(self, session: Session, boot_id: str) -> bool:
         if boot_id == session.boot_id:
             return True
-        self._give_up(session, "another daemon answers (new boot id)")
+        self._shared.give_up(session, "another daemon answers (new boot id)")
         return False
 
     def _note_failure(self, session: Session, error: BaseException) -> None:
@@ -212,11 +212,4 @@ class Sender:
         if is_news:
             logger.warning(FAILURE_LINE, describe(error))
         if code_of(error) in SESSION_GONE_CODES:
-            self._give_up(session, f"the daemon doesn't know the session: {describe(error)}")
-
-    def _give_up(self, session: Session, why: str) -> None:
-        with self._shared.lock:
-            first = self._shared.begin_ending(session, why)
-        if first:
-            logger.warning("asking kvferry to end the session: %s", why)
-            session.lease.half_close()
+            self._shared.give_up(session, f"the daemon doesn't know the session: {describe(error)}")

@@ -185,6 +185,14 @@ class Shared:
             self.changed.notify_all()
         return True
 
+    def give_up(self, session: Session, why: str) -> None:
+        """Ask the daemon to end a session that has become useless; call without the lock."""
+        with self.lock:
+            first = self.begin_ending(session, why)
+        if first:
+            logger.warning("asking kvferry to end the session: %s", why)
+            session.lease.half_close()
+
     def end_session(self, session: Session) -> int:
         """Release everything after end-of-file on the lease; call with the lock held.
 
