@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kvferry_client import JobKind, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvferry_client import JobResult
 
@@ -115,6 +115,8 @@ class Ledger:
         self._reserved: dict[int, bytes] = {}
         """Slots of no open job, and what they must hold."""
         self._patterns = random.Random(os.getpid())
+        self.note: Callable[[JobKind, bytes, Outcome], None] | None = None
+        """Told how each chunk ended."""
         self.free = list(range(region.slots))
 
     @property
@@ -149,6 +151,8 @@ class Ledger:
             self.tally.reported += 1
             for key, slot, outcome in zip(job.keys, job.slots, result.outcomes, strict=True):
                 self.tally.outcomes[outcome.name] += 1
+                if self.note is not None:
+                    self.note(job.kind, key, outcome)
                 self._take_back(job.kind, key, slot, outcome)
 
     def check_all(self) -> None:

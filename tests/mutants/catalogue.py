@@ -251,11 +251,11 @@ MUTANTS = (
     ),
     Mutant(
         "M26",
-        "a failed overwrite forgets the old checksum",
+        "a failed overwrite keeps the old checksum, so that damaged bytes never pass after it",
         ADAPTERS + "integrity.py",
-        "        self._catalog.drop(name)\n        status = yield from mover.write(name, buffer)",
-        "        status = yield from mover.write(name, buffer)",
-        "tests/stores/test_integrity.py::test_a_failed_overwrite_forgets_the_checksum",
+        "        if crc is None:\n            self._catalog.drop(name)\n",
+        "        self._catalog.drop(name)\n",
+        "tests/stores/test_integrity.py::test_a_failed_overwrite_keeps_the_checksum",
     ),
     Mutant(
         "M27",

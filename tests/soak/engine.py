@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from kvferry_client import JobKind
+from kvferry_client import JobKind, Outcome
 from tests.faults.content import content_of, key_of
 from tests.faults.rig import Engine
 
@@ -36,6 +36,11 @@ class Traffic:
         self.lookups: dict[int, int] = {}
         self.answered = 0
         self.wrong_lookups = 0
+        self.stored: dict[str, float] = {}
+        """When a store of a key was last reported as STORED, by the key's name, by time.time()."""
+        self.corrupt: list[tuple[str, float]] = []
+        """Each load that was reported as CORRUPT: the key's name, and when."""
+        engine.ledger.note = self._note
 
     def step(self) -> None:
         """Take in what was reported, and submit one thing more."""
@@ -58,6 +63,12 @@ class Traffic:
         else:
             self._store(keys)
 
+    def _note(self, _: JobKind, key: bytes, outcome: Outcome) -> None:
+        if outcome is Outcome.STORED:
+            self.stored[key.hex()] = time.time()
+        elif outcome is Outcome.CORRUPT:
+            self.corrupt.append((key.hex(), time.time()))
+
     def _keys(self) -> list[bytes]:
         count = self.random.randint(1, MAX_CHUNKS)
         numbers = self.random.sample(range(KEYS), count)
@@ -77,6 +88,8 @@ class Traffic:
         report = vars(self.engine.ledger.tally) | {
             "lookups": self.answered,
             "wrong_lookups": self.wrong_lookups,
+            "stored": self.stored,
+            "corrupt": self.corrupt,
             "ended": ended,
         }
         sys.stdout.write(json.dumps(report) + "\n")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any, Self
@@ -19,14 +21,13 @@ from kvferry.v1 import admin_pb2
 from tests.faults.content import content_of, damaged, key_in_name
 from tests.faults.rig import NAMESPACE, Daemon, wait_for
 from tests.faults.stores import PREFIX, ServerBacking
+from tests.support.processes import free_ports
 from tests.support.tcp_proxy import TcpProxy
 
 REPOSITORY = Path(__file__).parents[2]
 SETTINGS = {
     "limits": {"max_inflight_chunks": 16},
     "timeouts": {"transfer_seconds": 10.0, "hard_deadline_seconds": 60.0},
-    # A fault damages objects behind the daemon: what it has no checksum of must be a miss.
-    "integrity": {"verify": "require"},
     "log": {"level": "warning"},
 }
 COUNTED = ("submitted", "reported", "reported_twice", "reported_unknown", "lookups")
@@ -64,6 +65,10 @@ class EngineChild:
         if not self.latest.get("ended"):
             raise AssertionError(f"engine {self.space} ended without a last report")
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """SIGKILL. May be repeated."""
         self._process.kill()
@@ -83,22 +88,27 @@ class EngineChild:
 class Stage:
     """Everything that runs; a context manager."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, seed: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="kvf"))
         self.backing = ServerBacking(server)
         self.proxy = TcpProxy(self.backing.server.port).__enter__()
         endpoint = {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.proxy.port}"}
         catalog = {"KVFERRY_CATALOG_DIR": str(self.root / "catalog")}
         environment = self.backing.environment() | endpoint | catalog
-        self.daemon = Daemon(self.root, self.backing.url, environment, SETTINGS)
+        (self._metrics_port,) = free_ports(1)
+        settings = SETTINGS | {"http": {"listen": f"127.0.0.1:{self._metrics_port}"}}
+        self.daemon = Daemon(self.root, self.backing.url, environment, settings)
+        self._daemon_since = 0.0
         self.engines: list[EngineChild] = []
         self.ended: list[dict[str, Any]] = []
         self.damaged: dict[str, bytes] = {}
         """Objects that a fault overwrote, and with what."""
-        self._seed = 0
+        self.damaged_since: dict[str, float] = {}
+        """When a fault first overwrote a key's object, by time.time()."""
+        self._seed = 1_000 * seed
 
     def __enter__(self) -> Self:
-        self.daemon.start()
+        self.start_daemon()
         for space in (1, 2, 3):
             self.add_engine(space)
         return self
@@ -111,6 +121,11 @@ class Stage:
         self.proxy.__exit__()
         self.backing.close()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def start_daemon(self) -> None:
+        """The first one or the next."""
+        self._daemon_since = time.time()
+        self.daemon.start()
 
     def add_engine(self, space: int) -> None:
         """One more engine."""
@@ -130,6 +145,15 @@ class Stage:
             return self.daemon.admin("GetServerInfo", admin_pb2.GetServerInfoRequest())
         return None
 
+    def nixl_handles(self) -> int | None:
+        """What the daemon's metric says; None if it doesn't answer."""
+        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("kvferry_nixl_handles "):
+                    return int(float(line.split()[1]))
+        return None
+
     def sample(self) -> dict[str, Any]:
         """Memory, descriptors and threads of the daemon and of the engines now."""
         info = self.info()
@@ -139,13 +163,14 @@ class Stage:
             "engines": [_look(each.pid) for each in self.engines],
             "engine_pids": [each.pid for each in self.engines],
             "active_chunks": info.active_chunks if info else None,
+            "nixl_handles": self.nixl_handles(),
             "counts": self.counts(),
         }
 
     def counts(self) -> dict[str, int]:
         """Sums over all engines, those that ended included."""
         sums: Counter[str] = Counter(dict.fromkeys((*COUNTED, *WRONG), 0))
-        for report in [*self.ended, *(each.latest for each in self.engines)]:
+        for report in self._reports():
             for name in (*COUNTED, *WRONG):
                 sums[name] += report.get(name, 0)
         return dict(sums)
@@ -153,9 +178,33 @@ class Stage:
     def outcomes(self) -> dict[str, int]:
         """How chunks ended."""
         sums: Counter[str] = Counter()
-        for report in [*self.ended, *(each.latest for each in self.engines)]:
+        for report in self._reports():
             sums.update(report.get("outcomes", {}))
         return dict(sorted(sums.items()))
+
+    def corrupt(self) -> dict[str, int]:
+        """Loads reported as CORRUPT: all, those of objects damaged before, and which of these."""
+        events = [event for report in self._reports() for event in report.get("corrupt", ())]
+        explained = [key for key, at in events if at >= self.damaged_since.get(key, float("inf"))]
+        return {
+            "loads": len(events),
+            "of_damaged_objects": len(explained),
+            "damaged_objects_found": len(set(explained)),
+            "damaged_objects": len(self.damaged_since),
+        }
+
+    def stored_names(self) -> list[str]:
+        """Some objects that the present daemon reported as STORED, and so has a checksum of."""
+        stored = {
+            key
+            for report in self._reports()
+            for key, at in report.get("stored", {}).items()
+            if at > self._daemon_since
+        }
+        return [name for name in self.names() if _key_text(name) in stored]
+
+    def _reports(self) -> list[dict[str, Any]]:
+        return [*self.ended, *(each.latest for each in self.engines)]
 
     def names(self) -> list[str]:
         """Some objects of the engines."""
@@ -174,6 +223,7 @@ class Stage:
         if key is None:
             return
         data = damaged(content_of(key))
+        self.damaged_since.setdefault(key.hex(), time.time())
         client = self.backing.server.client()
         try:
             client.put_object(Bucket=self.backing.server.bucket, Key=name, Body=data)
@@ -208,6 +258,11 @@ class Stage:
             return info is not None and not info.active_chunks and not info.sessions
 
         wait_for(idle, "an idle daemon", 120)
+
+
+def _key_text(name: str) -> str:
+    key = key_in_name(name)
+    return "" if key is None else key.hex()
 
 
 def _look(pid: int) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from .faults import KINDS, LIVES, OTHERS, Order
 from .report import document, judge
 
 
@@ -25,6 +26,7 @@ def record(*, growing: str = "", by: float = 0.0) -> dict[str, Any]:
                 "engine_pids": [2, 3, 4],
                 "engines": [point] * 3,
                 "active_chunks": 0,
+                "nixl_handles": number % 17,
             }
         )
     counts = dict.fromkeys(
@@ -34,14 +36,24 @@ def record(*, growing: str = "", by: float = 0.0) -> dict[str, Any]:
         "minutes": 3.0,
         "finished": "today",
         "server": "none",
-        "warm_share": 0.25,
+        "seed": 1,
+        "warm_minutes": 0.7,
         "faults": {"network cut": 1},
+        "network": {"reset": 1},
+        "corrupt": {
+            "loads": 3,
+            "of_damaged_objects": 3,
+            "damaged_objects_found": 1,
+            "damaged_objects": 2,
+        },
         "daemons": 1,
         "counts": counts | {"submitted": 10, "reported": 10, "lookups": 1},
-        "outcomes": {"STORED": 10},
+        "outcomes": {"STORED": 10, "CORRUPT": 3},
         "objects": 10,
         "wrong_objects": 0,
         "active_chunks_at_end": 0,
+        "nixl_handles_at_end": 0,
+        "max_active_chunks": 16,
         "samples": samples,
     }
 
@@ -68,6 +80,36 @@ def test_wrong_bytes_and_results_are_noticed(what: str):
     assert len(judge(bad)) == 1
 
 
-@pytest.mark.parametrize("what", ["wrong_objects", "active_chunks_at_end"])
-def test_wrong_objects_and_endless_transfers_are_noticed(what: str):
-    assert len(judge(record() | {what: 2})) == 1
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wrong_objects": 2},
+        {"active_chunks_at_end": 2},
+        {"nixl_handles_at_end": 2},
+        {"nixl_handles_at_end": None},
+        {"max_active_chunks": 8},
+        {"outcomes": {"CORRUPT": 4}},
+        {"outcomes": {"CORRUPT": 3, "INTERNAL": 1}},
+        {"faults": {"network cut": 1, "server killed": 0}},
+        {"network": {"reset": 0}},
+    ],
+)
+def test_every_other_fault_is_noticed(change: dict[str, Any]):
+    assert len(judge(record() | change)) == 1
+
+
+def test_every_kind_comes_once_a_round_in_an_order_that_the_seed_decides():
+    order, again, other = Order(1), Order(1), Order(2)
+    first = [order.next(lives_at_risk=True) for _ in KINDS]
+    assert sorted(first) == sorted(KINDS)
+    assert first == [again.next(lives_at_risk=True) for _ in KINDS]
+    assert first != [other.next(lives_at_risk=True) for _ in KINDS]
+    assert order.all_lives_done
+    rest = [order.next(lives_at_risk=False) for _ in OTHERS]
+    assert sorted(rest) == sorted(OTHERS)
+
+
+def test_no_life_is_at_risk_any_more_in_the_middle_of_a_round():
+    order = Order(3)
+    order.next(lives_at_risk=True)
+    assert not {order.next(lives_at_risk=False) for _ in range(40)} & set(LIVES)

@@ -10,6 +10,7 @@ import pytest
 
 from kvferry_server.adapters import integrity
 from kvferry_server.adapters.integrity import ChecksumCatalog, Expectation, Integrity
+from kvferry_server.core.telemetry import SILENCE, Checked
 from kvferry_server.core.types import TransferStatus
 
 OK = TransferStatus.OK
@@ -119,15 +120,57 @@ def test_a_size_that_cannot_be_found_out_is_worth_another_try():
     assert load(rules, mover) is OK
 
 
-def test_a_failed_overwrite_forgets_the_checksum():
+def test_a_failed_overwrite_keeps_the_checksum():
+    """Or else damaged bytes would pass once somebody tried in vain to store the object anew."""
     mover = ScriptedMover(None)
-    catalog = ChecksumCatalog()
-    rules = Integrity(catalog)
+    rules = Integrity(ChecksumCatalog())
     slot = memoryview(bytearray(SIZE))
     assert run(rules.store(mover, "name", slot)) is OK
+    mover.content = b"\x01" * SIZE
+    assert load(rules, mover) is TransferStatus.CORRUPT
     mover.write_status = TransferStatus.UNAVAILABLE
     assert run(rules.store(mover, "name", slot)) is TransferStatus.UNAVAILABLE
-    assert catalog.get("name") is None
+    assert load(rules, mover) is TransferStatus.CORRUPT
+
+
+def test_what_a_failed_overwrite_left_of_other_bytes_is_a_miss():
+    """The object may hold the new bytes after all: no load passes until it is stored anew."""
+    mover = ScriptedMover(None)
+    rules = Integrity(ChecksumCatalog())
+    assert run(rules.store(mover, "name", memoryview(bytearray(SIZE)))) is OK
+    mover.write_status, mover.content = TransferStatus.UNAVAILABLE, b"\x02" * SIZE
+    new = memoryview(bytearray(mover.content))
+    assert run(rules.store(mover, "name", new)) is TransferStatus.UNAVAILABLE
+    assert load(rules, mover) is TransferStatus.CORRUPT
+    mover.write_status = OK
+    assert run(rules.store(mover, "name", new)) is OK
+    assert load(rules, mover) is OK
+
+
+def test_what_verification_came_to_is_counted(monkeypatch):
+    """That the policy requires a checksum which is not known is no sign of damage."""
+    seen: list[Checked] = []
+    monkeypatch.setattr(SILENCE, "load_checked", seen.append)
+    mover = ScriptedMover(bytes(SIZE))
+    catalog = ChecksumCatalog()
+    required, known = Integrity(catalog, "require"), Integrity(catalog)
+    assert load(required, mover) is TransferStatus.CORRUPT
+    assert load(known, mover) is OK
+    assert load(required, mover) is TransferStatus.CORRUPT
+    assert run(known.store(mover, "name", memoryview(bytearray(SIZE)))) is OK
+    assert load(required, mover) is OK
+    mover.content = b"\x01" * SIZE
+    assert load(required, mover) is TransferStatus.CORRUPT
+    mover.content = b""
+    assert load(Integrity(ChecksumCatalog()), mover) is TransferStatus.WRONG_SIZE
+    assert seen == [
+        Checked.NOT_KNOWN,
+        Checked.LENGTH_ONLY,
+        Checked.NOT_KNOWN,
+        Checked.VERIFIED,
+        Checked.CORRUPT,
+        Checked.WRONG_SIZE,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from kvferry_server.adapters import nixl_prober
 from kvferry_server.adapters.nixl_driver import move_and_wait
 from kvferry_server.adapters.nixl_generation import backend_params
-from kvferry_server.adapters.nixl_library import NixlAgent
+from kvferry_server.adapters.nixl_library import NixlAgent, live_handles
 from kvferry_server.adapters.nixl_steps import Move
 from kvferry_server.adapters.s3_types import Credentials, Dialect, S3Settings
 from kvferry_server.core.types import Presence, TransferStatus
@@ -278,6 +278,20 @@ def test_S10_connections_that_the_server_closes_leave_nothing():
         after = footprint()
         assert after.files <= before.files + 2
         assert after.sockets <= before.sockets + 5
+
+
+def test_handles_are_counted_until_they_are_released(server, store):
+    """Of those that end well, those that fail, and those that still run."""
+    assert live_handles() == 0
+    names = [new_name() for _ in range(4)]
+    server.add(Fault(method="PUT", key=f"{PREFIX}/{names[0]}", status=403))
+    server.add(Fault(method="PUT", key=f"{PREFIX}/{names[1]}", delay=1.5))
+    pending = [Pending(store, STORE, *each) for each in zip(names, slots(4), strict=True)]
+    for each in (pending[0], *pending[2:]):
+        each.wait()
+    assert (live_handles(), pending[1].ended) == (1, False)
+    assert pending[1].wait() is OK
+    assert live_handles() == 0
 
 
 def test_N02_close_waits_for_a_slow_put(server):

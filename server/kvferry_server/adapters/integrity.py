@@ -14,9 +14,9 @@ Rules:
   loaded once more with another canary: a byte of a whole object can't equal both.
 * Over-long objects: NIXL cuts them silently. Where the length is not known, it is asked for once.
 * A checksum that an object failed stays until the object is stored anew: otherwise the next load of
-  the same damaged bytes would pass for want of knowledge. The entry of a missing object is dropped,
-  and so is one whose overwrite failed half-way. Never the entry of a store that finished during
-  the load.
+  the same damaged bytes would pass for want of knowledge. A store that fails half-way changes
+  nothing of what is known. The entry of a missing object is dropped, but never the entry of a store
+  that finished during the load.
 
 Threads: the procedures run on driver threads.
 """
@@ -91,7 +91,8 @@ class Integrity:
     def store(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
         """Write a slot to an object and remember its checksum."""
         crc = None if self._verify == "off" else crc32c(buffer)
-        self._catalog.drop(name)
+        if crc is None:
+            self._catalog.drop(name)
         status = yield from mover.write(name, buffer)
         self._telemetry.requests_ended(Verb.PUT, _answer(status))
         if status is TransferStatus.OK:
@@ -124,7 +125,8 @@ class Integrity:
             failed = _CHECKS.get(status)
             if failed is None:
                 return
-            result = failed
+            unknown = status is TransferStatus.CORRUPT and not known
+            result = Checked.NOT_KNOWN if unknown else failed
         self._telemetry.load_checked(result)
 
     def _load(

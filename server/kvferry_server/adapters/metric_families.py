@@ -163,6 +163,12 @@ FAMILIES = (
     ),
     Family("queued_store_bytes", "gauge", "Payload bytes of the chunks queued to be stored."),
     Family("active_chunks", "gauge", "Chunks in transfer.", ("operation",), _each(OPERATIONS)),
+    Family(
+        "nixl_handles",
+        "gauge",
+        "NIXL's transfer handles that are not released. Between its transfers a chunk has none, a "
+        "preflight has one.",
+    ),
     Family("max_active_chunks", "gauge", "Chunks that can be in transfer at once."),
     Family(
         "oldest_active_seconds",
@@ -202,8 +208,8 @@ FAMILIES = (
     Family(
         "integrity",
         "counter",
-        "Loaded chunks by what their verification came to: length and checksum right, only the "
-        "length known, wrong checksum, wrong size.",
+        "Loads by what their verification came to: length and checksum right, only the length "
+        "known, none known though integrity.verify requires one, wrong checksum, wrong size.",
         ("result",),
         _each(tuple(map(str, Checked))),
     ),

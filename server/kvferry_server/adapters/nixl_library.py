@@ -51,6 +51,7 @@ _INSTALL_HINT = (
 
 _device_ids = itertools.count(1)
 _agent_numbers = itertools.count(1)
+_live_handles: set[Handle] = set()
 _load_lock = threading.Lock()
 _loaded: _Nixl | None = None
 
@@ -82,7 +83,7 @@ class _Nixl:
     errors: tuple[type[Exception], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Handle:
     """One running transfer: NIXL's request and what was registered for it."""
 
@@ -141,6 +142,7 @@ class NixlAgent:
                 self._name,
                 backends=[self._plugin],
             )
+            _live_handles.add(handle)
             posted = self._agent.transfer(handle.request)
         except self._nixl.errors as error:
             self.finish(handle)
@@ -176,6 +178,7 @@ class NixlAgent:
         if handle.request is not None:
             try:
                 self._agent.release_xfer_handle(handle.request)
+                _live_handles.discard(handle)
             except self._nixl.errors as error:
                 problems.append(str(error))
             handle.request = None
@@ -213,6 +216,11 @@ class NixlAgent:
 
 
 _STATES = {"PROC": MoveState.RUNNING, "DONE": MoveState.DONE, "ERR": MoveState.FAILED}
+
+
+def live_handles() -> int:
+    """Transfer handles of this process that NIXL has not released."""
+    return len(_live_handles)
 
 
 def require_plugin(plugin: Plugin) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvferry_server.core.telemetry import Answer, Checked, Verb
@@ -48,9 +49,14 @@ class Reading:
 
 
 class Recorder:
-    """Takes measurements and gives readings."""
+    """Takes measurements and gives readings.
 
-    def __init__(self) -> None:
+    Args:
+        nixl_handles: how many transfer handles NIXL has now.
+    """
+
+    def __init__(self, nixl_handles: Callable[[], int] = int) -> None:
+        self._nixl_handles = nixl_handles
         self._lock = threading.Lock()
         self._values: dict[tuple[str, Labels], float] = {
             (family.name, labels): 0
@@ -72,7 +78,8 @@ class Recorder:
                 key: Histogram(list(each.counts), each.total)
                 for key, each in self._histograms.items()
             }
-            return Reading(dict(self._values), histograms)
+            values = self._values | {("nixl_handles", ()): self._nixl_handles()}
+            return Reading(values, histograms)
 
     def queue_waited(self, kind: JobKind, seconds: float) -> None:
         """See `Telemetry`."""

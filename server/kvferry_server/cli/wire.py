@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from kvferry_server.adapters.clock import MonotonicClock
 from kvferry_server.adapters.hardening import LoopWatchdog, abort, forbid_dumps
+from kvferry_server.adapters.nixl_library import REQUESTS_PER_AGENT, live_handles
 from kvferry_server.adapters.shm import SharedMemoryMapper
 from kvferry_server.adapters.telemetry import Recorder
 from kvferry_server.core.ports import ObjectStore
@@ -56,7 +57,7 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
     settings = config.server_settings(debug_attach_by_name=debug_attach_by_name)
     clock = MonotonicClock()
     observer = Observer(clock)
-    recorder = Recorder()
+    recorder = Recorder(live_handles)
     watchdog = LoopWatchdog(config.timeouts.hard_deadline_seconds)
     address = parse_listen(config.http.listen)
     listener = None
@@ -163,7 +164,6 @@ def _file_store(directory: Path, integrity: Integrity, config: Config) -> Object
 def _s3_store(
     bucket: str, prefix: str, integrity: Integrity, config: Config, telemetry: Telemetry
 ) -> ObjectStore:
-    from kvferry_server.adapters.nixl_library import REQUESTS_PER_AGENT  # noqa: PLC0415
     from kvferry_server.adapters.nixl_object_store import S3ObjectStore  # noqa: PLC0415
     from kvferry_server.adapters.s3_credentials import (  # noqa: PLC0415
         credential_files,

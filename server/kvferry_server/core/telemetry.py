@@ -39,6 +39,8 @@ class Checked(StrEnum):
     """Length and checksum are right."""
     LENGTH_ONLY = "length_only"
     """The length is right; no checksum is known."""
+    NOT_KNOWN = "not_known"
+    """No checksum is known, and the policy requires one: nothing was moved."""
     CORRUPT = "corrupt"
     WRONG_SIZE = "wrong_size"
 
