@@ -7,7 +7,7 @@ from outside; only to whom a transfer belongs it has to be told.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvferry_server.core import effects, events
@@ -123,8 +123,12 @@ class Reference:
     def __post_init__(self) -> None:
         self.capacity = self.settings.max_active_chunks
 
-    def take(self, event: Event, done: list[Effect], now: float) -> None:
-        """Follow one step and check it."""
+    def take(
+        self, event: Event, done: list[Effect], now: float, before: Sequence[Event] = ()
+    ) -> None:
+        """Follow one step, in which other events may have come before this one, and check it."""
+        for each in before:
+            self._note_event(each, now)
         self._note_event(event, now)
         self._start_of_awake_time(event, done)
         self._count_awake(now)

@@ -108,7 +108,15 @@ class Driver(RuleBasedStateMachine):
         except KvferryError:
             assert snapshot(self.engine) == before, "a refused request changed something"
             return
-        self.model.take(event, done, self.now)
+        self.judge(event, done)
+
+    def send_together(self, together):
+        done = self.engine.step_all(together, self.now)
+        *before, event = together
+        self.judge(event, done, before)
+
+    def judge(self, event, done, before=()):
+        self.model.take(event, done, self.now, before)
         states = self.engine.breaker_states(self.now)
         self.model.check_breakers(states, done, self.engine.queued)
         self.check_engine(event)
@@ -273,6 +281,12 @@ class Transferring(Driver):
         for transfer_id in list(self.model.running):
             self.send(events.TransferFinished(transfer_id, status))
 
+    @precondition(lambda self: self.model.running)
+    @rule(some=st.lists(st.sampled_from([OK, UNAVAILABLE]), min_size=1, max_size=4))
+    def finish_transfers_together(self, some):
+        pairs = zip(list(self.model.running), some, strict=False)
+        self.send_together([events.TransferFinished(*pair) for pair in pairs])
+
 
 class Asking(Driver):
     """Lookups, and how their probes end."""
@@ -283,6 +297,12 @@ class Asking(Driver):
         if not self.ensure(name):
             return
         self.send(events.StartLookup(self.ids, name, tuple(spec), self.now + seconds))
+
+    @precondition(lambda self: self.model.probing)
+    @rule(verdict=st.sampled_from([PRESENT, ABSENT]))
+    def finish_all_probes_together(self, verdict):
+        answers = [(number, (verdict,) * len(refs)) for number, refs in self.model.probing.items()]
+        self.send_together([events.ProbeFinished(*answer) for answer in answers])
 
     @precondition(lambda self: self.model.probing)
     @rule(

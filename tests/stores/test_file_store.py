@@ -130,7 +130,7 @@ def test_stale_temporary_files_are_swept_and_nothing_else(root, tmp_path):
     (foreign / "1.part").write_bytes(b"x")
     (root / "1.part").write_bytes(b"x")
     live = Staging(root)
-    running = live.new_path()
+    running = Path(live.new_path())
     running.write_bytes(b"x")
     target = tmp_path / "target"
     target.mkdir()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvferry_server.adapters.nixl_driver import TransferDriver
+from kvferry_server.adapters.nixl_driver import DriverPool, TransferDriver
 from kvferry_server.adapters.nixl_library import MoveState, NixlFault, QueryFailed
 from kvferry_server.adapters.nixl_prober import Prober
 from kvferry_server.adapters.nixl_steps import ask, move
@@ -210,6 +210,68 @@ def test_a_lost_transfer_is_never_reported(agent, questions):
     assert ends.all == {"b": [OK]}
     assert agent.finished == ["b"]
     assert driver.active == 1
+
+
+@pytest.fixture
+def pool(questions) -> Iterator[tuple[DriverPool, list[ScriptedAgent]]]:
+    agents = [ScriptedAgent(), ScriptedAgent()]
+    pool = DriverPool(
+        2,
+        lambda number, waiting: TransferDriver(
+            agents[number], questions, capacity=1, name=f"driver-{number}", waiting=waiting
+        ),
+    )
+    yield pool, agents
+    for agent in agents:
+        agent.hurry = True
+    pool.close()
+    assert [agent.closed for agent in agents] == [True, True]
+
+
+def test_chunks_that_cost_little_stay_on_one_thread(pool):
+    pool, agents = pool
+    for agent in agents:
+        agent.hurry = True
+    ends = Ends()
+    for number in range(200):
+        pool.submit(one_move(str(number)), ends.of(str(number)))
+        ends.wait(number + 1)
+    assert len(agents[0].started) > len(agents[1].started)
+    assert sorted(len(statuses) for statuses in ends.all.values()) == [1] * 200
+
+
+def test_a_thread_that_is_held_up_holds_up_no_other_chunk(pool):
+    pool, agents = pool
+    gate = threading.Event()
+
+    def held_up():
+        gate.wait(GUARD_SECONDS)
+        return (yield from one_move("a"))
+
+    agents[0].states["a"] = agents[1].states["b"] = MoveState.DONE
+    ends = Ends()
+    pool.submit(held_up(), ends.of("a"))
+    time.sleep(0.05)
+    pool.submit(one_move("b"), ends.of("b"))
+    ends.wait(1)
+    assert ends.all == {"b": [OK]}
+    gate.set()
+    ends.wait(2)
+    assert (agents[0].started, agents[1].started) == (["a"], ["b"])
+
+
+def test_a_chunk_waits_for_no_thread_that_runs_another(pool):
+    pool, agents = pool
+    ends = Ends()
+    for name in "abc":
+        pool.submit(one_move(name), ends.of(name))
+        time.sleep(0.02)
+    assert [agent.started for agent in agents] == [["a"], ["b"]]
+    agents[1].states["b"] = MoveState.DONE
+    wait_until(lambda: agents[1].started == ["b", "c"])
+    agents[1].states["c"] = MoveState.DONE
+    ends.wait(2)
+    assert ends.all == {"b": [OK], "c": [OK]}
 
 
 class QueryAgent:

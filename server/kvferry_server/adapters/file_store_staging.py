@@ -45,9 +45,9 @@ class Staging:
                 return
             os.close(self._lock)  # swept by another daemon before it was locked
 
-    def new_path(self) -> Path:
+    def new_path(self) -> str:
         """A name that no file has."""
-        return self._directory / f"{next(self._numbers)}.part"
+        return f"{self._directory}/{next(self._numbers)}.part"
 
     def exists(self) -> bool:
         """Whether the directory is still where it was made."""

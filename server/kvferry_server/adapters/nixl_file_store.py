@@ -13,6 +13,7 @@ queue is shared by all transfers of an agent. So threads are the parallelism.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -70,6 +71,7 @@ class FileObjectStore:
             )
         require_plugin("POSIX")
         self._root = root
+        self._root_path = str(root)
         self._integrity = integrity
         self._threads = threads
         self._preflight_lock = threading.Lock()
@@ -79,15 +81,14 @@ class FileObjectStore:
         self._probes = ThreadPoolExecutor(1, "kvferry-file-probe")
         self._questions = ThreadPoolExecutor(1, "kvferry-file-question")
         self._pool = DriverPool(
-            [
-                TransferDriver(
-                    NixlAgent("POSIX", _BACKEND_PARAMS),
-                    self._questions,
-                    capacity=1,
-                    name=f"kvferry-file-{number}",
-                )
-                for number in range(threads)
-            ]
+            threads,
+            lambda number, waiting: TransferDriver(
+                NixlAgent("POSIX", _BACKEND_PARAMS),
+                self._questions,
+                capacity=1,
+                name=f"kvferry-file-{number}",
+                waiting=waiting,
+            ),
         )
 
     @property
@@ -185,9 +186,9 @@ class FileObjectStore:
     def size(self, name: str) -> Steps[int | None]:
         """Part of `ChunkMover`."""
         yield from ()
-        return self._path(name).stat().st_size
+        return Path(self._path(name)).stat().st_size
 
-    def _write(self, path: Path, buffer: memoryview) -> Steps[TransferStatus]:
+    def _write(self, path: str, buffer: memoryview) -> Steps[TransferStatus]:
         """Write a temporary file and give it the object's name.
 
         Raises:
@@ -204,17 +205,17 @@ class FileObjectStore:
         finally:
             os.close(descriptor)
             if not renamed:
-                temporary.unlink(missing_ok=True)
+                Path(temporary).unlink(missing_ok=True)
         return TransferStatus.OK
 
-    def _open_temporary(self) -> tuple[Path, int]:
+    def _open_temporary(self) -> tuple[str, int]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        if self._staging is not None:
+            path = self._staging.new_path()
+            with contextlib.suppress(FileNotFoundError):  # somebody emptied the store
+                return path, os.open(path, flags, 0o600)
         path = self._current_staging().new_path()
-        try:
-            return path, os.open(path, flags, 0o600)
-        except FileNotFoundError:  # somebody emptied the store
-            path = self._current_staging().new_path()
-            return path, os.open(path, flags, 0o600)
+        return path, os.open(path, flags, 0o600)
 
     def _current_staging(self) -> Staging:
         """The temporary area, made again if it is gone but the root is there."""
@@ -232,7 +233,7 @@ class FileObjectStore:
         staging = self._staging
         return staging is not None and staging.exists()
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str) -> str:
         """Where an object is.
 
         Raises:
@@ -241,7 +242,7 @@ class FileObjectStore:
         parts = name.split("/")
         if not parts[0] or parts[0] == AREA or ".." in parts or "\0" in name:
             raise OSError(errno.EINVAL, "not an object's name")
-        return self._root.joinpath(*parts)
+        return f"{self._root_path}/{name}"
 
     def _answer(self, names: Sequence[str], done: ProbeDone) -> None:
         answers = [self._presence(name) for name in names]
@@ -252,7 +253,7 @@ class FileObjectStore:
 
     def _presence(self, name: str) -> Presence:
         try:
-            found = self._path(name).stat(follow_symlinks=False)
+            found = Path(self._path(name)).stat(follow_symlinks=False)
         except OSError as error:
             return Presence.ABSENT if error.errno in _ABSENT else Presence.UNKNOWN
         return Presence.PRESENT if stat.S_ISREG(found.st_mode) else Presence.ABSENT
@@ -279,7 +280,7 @@ class FileObjectStore:
             self._run(self._write(path, memoryview(bytearray(sent))), "writing")
             self._run(_read(path, memoryview(received)), "reading")
         finally:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
         if received != sent:
             raise OSError(errno.EIO, "a file holds other bytes than were written to it")
         return f"{_PREFLIGHT_BYTES} bytes written, read, compared, deleted"
@@ -303,7 +304,7 @@ def _keeping_error(procedure: Procedure, errors: list[OSError]) -> Procedure:
         return _status(error)
 
 
-def _read(path: Path, buffer: memoryview) -> Steps[TransferStatus]:
+def _read(path: str, buffer: memoryview) -> Steps[TransferStatus]:
     """Fill the slot from a file.
 
     Raises:
@@ -320,12 +321,12 @@ def _read(path: Path, buffer: memoryview) -> Steps[TransferStatus]:
         os.close(descriptor)
 
 
-def _rename(temporary: Path, path: Path) -> None:
+def _rename(temporary: str, path: str) -> None:
     try:
-        temporary.rename(path)
+        os.rename(temporary, path)  # noqa: PTH104 - a Path costs more than the call
     except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.rename(path)
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.rename(temporary, path)  # noqa: PTH104
 
 
 def _status(error: OSError) -> TransferStatus:

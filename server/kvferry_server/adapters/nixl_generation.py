@@ -41,15 +41,14 @@ class Generation:
         self._settings = settings
         self._diagnosis = Diagnosis(settings, make_agent(), inquiry)
         self._pool = DriverPool(
-            [
-                TransferDriver(
-                    make_agent(),
-                    questions,
-                    capacity=REQUESTS_PER_AGENT,
-                    name=f"kvferry-s3-{number}",
-                )
-                for number in range(agents)
-            ]
+            agents,
+            lambda number, waiting: TransferDriver(
+                make_agent(),
+                questions,
+                capacity=REQUESTS_PER_AGENT,
+                name=f"kvferry-s3-{number}",
+                waiting=waiting,
+            ),
         )
         self._prober = Prober(
             [make_agent() for _ in range(probe_agents)],

@@ -11,7 +11,7 @@ Threading: none; the caller serialises.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import assert_never
 
@@ -49,6 +49,7 @@ class Engine:
         self.counters: Counter[str] = Counter()
         self._out: list[Effect] = []
         self._sessions: dict[str, Session] = {}
+        self._closing: dict[str, Session] = {}
         self._stopping = False
         self._waits = Waits(settings.max_results_per_poll, self._out.append)
         self._presence = PresenceTable(settings)
@@ -80,7 +81,16 @@ class Engine:
             KvferryError: the request is refused; nothing changed.
             IllegalTransition: a bug of the caller; nothing changed.
         """
-        self._handle(event, now)
+        return self.step_all((event,), now)
+
+    def step_all(self, together: Sequence[Event], now: float) -> list[Effect]:
+        """Take in events that came together, in their order; else as `step`.
+
+        If one of several raises, those before it have happened, and their effects come with the
+        next step.
+        """
+        for event in together:
+            self._handle(event, now)
         self._transfers.note_step(now)
         self._transfers.pump(now)
         self._lookups.pump(now, self._transfers.awake_seconds)
@@ -232,6 +242,7 @@ class Engine:
     def _close_session(self, session_id: str, now: float) -> None:
         session = self._session(session_id)
         session.closing = True
+        self._closing[session_id] = session
         self._transfers.cancel(session, now)
         self._lookups.answer_session(session_id)
 
@@ -322,12 +333,12 @@ class Engine:
 
     def _quiet_sessions(self) -> None:
         """Forget closed sessions that nothing touches any more."""
-        for session_id, session in list(self._sessions.items()):
-            if not session.closing or session.active_chunks:
+        for session_id, session in list(self._closing.items()):
+            if session.active_chunks:
                 continue
             self._waits.end_poll(session)
             self._transfers.forget(session)
-            del self._sessions[session_id]
+            del self._sessions[session_id], self._closing[session_id]
             self.counters["sessions_closed"] += 1
             self._out.append(effects.SessionQuiet(session_id))
 

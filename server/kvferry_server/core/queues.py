@@ -27,14 +27,16 @@ class ChunkQueue:
         self._by_session: OrderedDict[Session, list[_Entry]] = OrderedDict()
         self._delayed: list[tuple[float, int, Chunk]] = []
         self._order = 0
+        self._entries = 0
 
     def __len__(self) -> int:
         """Entries held, those to be passed over included."""
-        return len(self._delayed) + sum(map(len, self._by_session.values()))
+        return self._entries
 
     def push(self, chunk: Chunk) -> None:
         """Let a chunk wait for its turn."""
         self._order += 1
+        self._entries += 1
         job = chunk.job
         entry = (job.spec.context.priority, job.order, self._order, chunk)
         heapq.heappush(self._by_session.setdefault(job.session, []), entry)
@@ -42,12 +44,14 @@ class ChunkQueue:
     def push_later(self, chunk: Chunk, not_before: float) -> None:
         """Let a chunk wait until a time, then for its turn."""
         self._order += 1
+        self._entries += 1
         heapq.heappush(self._delayed, (not_before, self._order, chunk))
 
     def wake(self, now: float) -> None:
         """Queue the delayed chunks whose time has come."""
         while self._delayed and self._delayed[0][0] <= now:
             chunk = heapq.heappop(self._delayed)[2]
+            self._entries -= 1
             if chunk.state is ChunkState.QUEUED:
                 self.push(chunk)
 
@@ -61,6 +65,7 @@ class ChunkQueue:
             session, heap = self._by_session.popitem(last=False)
             while heap:
                 chunk = heapq.heappop(heap)[3]
+                self._entries -= 1
                 if chunk.state is ChunkState.QUEUED:
                     if heap:
                         self._by_session[session] = heap
@@ -82,6 +87,7 @@ class ChunkQueue:
         self._by_session.pop(session, None)
         self._delayed = [entry for entry in self._delayed if entry[2].job.session is not session]
         heapq.heapify(self._delayed)
+        self._count()
 
     def prune(self, live: int) -> None:
         """Drop entries that left the queue otherwise, once they outnumber the live ones.
@@ -98,6 +104,10 @@ class ChunkQueue:
             heapq.heapify(heap)
             if not heap:
                 del self._by_session[session]
+        self._count()
+
+    def _count(self) -> None:
+        self._entries = len(self._delayed) + sum(map(len, self._by_session.values()))
 
 
 class TransferQueue:

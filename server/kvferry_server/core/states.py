@@ -6,14 +6,14 @@ canary, checksum, transfer and verification all happen between START and RETRY o
 
 from __future__ import annotations
 
-from enum import Enum, unique
+from enum import StrEnum, unique
 
 from .errors import IllegalTransition
 from .types import JobKind, Outcome
 
 
 @unique
-class ChunkState(Enum):
+class ChunkState(StrEnum):
     """Where a chunk is in its life."""
 
     QUEUED = "queued"
@@ -22,7 +22,7 @@ class ChunkState(Enum):
 
 
 @unique
-class ChunkEvent(Enum):
+class ChunkEvent(StrEnum):
     """What can happen to a chunk."""
 
     START = "start"
@@ -72,6 +72,14 @@ OUTCOMES: dict[tuple[JobKind, ChunkEvent], frozenset[Outcome]] = {
 }
 """The outcomes with which each terminal event may end a chunk of each kind."""
 
+_LEGAL: dict[tuple[ChunkState, ChunkEvent, JobKind, Outcome | None], ChunkState] = {
+    (state, event, kind, outcome): after
+    for (state, event), after in TRANSITIONS.items()
+    for kind in JobKind
+    for outcome in OUTCOMES.get((kind, event), (None,))
+}
+"""Both tables multiplied out."""
+
 
 def next_state(
     state: ChunkState, event: ChunkEvent, kind: JobKind, outcome: Outcome | None = None
@@ -83,9 +91,8 @@ def next_state(
     Raises:
         IllegalTransition: the tables do not allow it.
     """
-    after = TRANSITIONS.get((state, event))
-    allowed: frozenset[Outcome | None] = frozenset(OUTCOMES.get((kind, event), {None}))
-    if after is None or outcome not in allowed:
+    after = _LEGAL.get((state, event, kind, outcome))
+    if after is None:
         ending = f" with {outcome.name}" if outcome is not None else ""
         raise IllegalTransition(f"{event.name}{ending} of a {kind.name} chunk that is {state.name}")
     return after

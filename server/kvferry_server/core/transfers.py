@@ -40,6 +40,12 @@ _ENDINGS = {
     TransferStatus.INTERNAL: Outcome.INTERNAL,
 }
 _SUCCESS = {JobKind.STORE: Outcome.STORED, JobKind.LOAD: Outcome.LOADED}
+_CHUNKS = {
+    (kind, outcome): f"chunks_{kind.name.lower()}_{outcome.name.lower()}"
+    for kind in JobKind
+    for outcome in Outcome
+}
+_BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
 _OUTAGES = frozenset({Refusal.NOT_READY, Refusal.BREAKER})
 
 
@@ -136,9 +142,8 @@ class Transfers:
                 break
             if now >= chunk.job.deadline:
                 self._drop(chunk, Outcome.EXPIRED, now)
-            else:
-                self._start(chunk, now)
-                self._drop_refused(now)
+            elif self._start(chunk, now):
+                self._drop_refused(now)  # only the trial may run now
         self._prune()
 
     def finished(self, transfer_id: int, status: TransferStatus, now: float) -> ObjectRef | None:
@@ -280,14 +285,14 @@ class Transfers:
         if len(self._by_deadline) > 2 * self._unfinished_jobs + PRUNE_SLACK:
             self._by_deadline = deque(job for job in self._by_deadline if not job.finished)
 
-    def _start(self, chunk: Chunk, now: float) -> None:
+    def _start(self, chunk: Chunk, now: float) -> bool:
+        """Start an attempt; whether it is a breaker's trial."""
         job, kind = chunk.job, chunk.job.kind
         chunk.apply(ChunkEvent.START)
         chunk.attempts += 1
         self._last_transfer_id += 1
-        self._active[self._last_transfer_id] = _Active(
-            chunk, self._awake, trial=self.breakers[kind].begin(now)
-        )
+        trial = self.breakers[kind].begin(now)
+        self._active[self._last_transfer_id] = _Active(chunk, self._awake, trial=trial)
         self.queued[kind] -= 1
         self.active[kind] += 1
         job.session.active_chunks += 1
@@ -306,6 +311,7 @@ class Transfers:
                 accepted_at=job.accepted_at,
             )
         )
+        return trial
 
     def _may_retry(self, chunk: Chunk, status: TransferStatus, now: float) -> bool:
         job, kind = chunk.job, chunk.job.kind
@@ -377,9 +383,9 @@ class Transfers:
         job.session.free_slot(chunk)
         if job.kind is JobKind.STORE and held:
             self._storing.discard(chunk.ref)
-        self._counters[f"chunks_{job.kind.name.lower()}_{outcome.name.lower()}"] += 1
+        self._counters[_CHUNKS[job.kind, outcome]] += 1
         if outcome is _SUCCESS[job.kind]:
-            self._counters[f"bytes_{job.kind.name.lower()}"] += job.session.spec.slot_bytes
+            self._counters[_BYTES[job.kind]] += job.session.spec.slot_bytes
         if job.finished:
             self._unfinished_jobs -= 1
             self._job_finished(job, now)

@@ -188,8 +188,8 @@ class Runner:
         if future is not None and not future.done():
             future.set_result(reply)
 
-    def _step(self, event: Event) -> list[Effect]:
-        done = self.engine.step(event, self.now())
+    def _step(self, *together: Event) -> list[Effect]:
+        done = self.engine.step_all(together, self.now())
         try:
             for effect in done:
                 self._carry_out(effect)
@@ -268,16 +268,17 @@ class Runner:
         self._wake_pending = False
         try:
             while self._inbox and not self._closed:
-                event = self._inbox.popleft()
-                if isinstance(event, ProbeFinished) or self._ends_now(event):
-                    self._step(event)
+                arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+                self._step(*(each for each in arrived if self._ends(each)))
             self._schedule()
         except BaseException as error:
             self._abort(f"the end of a transfer or probe could not be taken in: {error!r}")
             raise
 
-    def _ends_now(self, event: TransferFinished) -> bool:
-        """Release the view; False for a repeated end, which the object store must not report."""
+    def _ends(self, event: TransferFinished | ProbeFinished) -> bool:
+        """Release a transfer's view; False for a repeated end, which no object store may report."""
+        if isinstance(event, ProbeFinished):
+            return True
         if event.transfer_id not in self._running:
             _log.error("transfer %d ended twice: %s", event.transfer_id, event.status.name)
             return False
