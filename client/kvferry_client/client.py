@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -94,10 +95,11 @@ class Client:
     def start(self) -> None:
         """Start connecting in the background. Safe to repeat; the first use does it too."""
         shared = self._shared
+        if shared.started:
+            return
         with shared.lock:
-            if shared.started or shared.closing:
+            if not shared.may_start():
                 return
-            shared.started = True
         bodies = (Connection(shared), Sender(shared), Poller(shared))
         for body in bodies:
             name = f"kvferry-{type(body).__name__.lower()}"
@@ -133,62 +135,55 @@ class Client:
         """
         self.start()
         asked = tuple(bytes(key) for key in keys)
-        now = time.monotonic()
+        deadline = time.monotonic() + self._config.lookup_timeout_s
         shared = self._shared
-        with shared.lock:
-            ticket = self._next_id()
-            session = shared.usable_session
-            queued = (
-                session is not None
-                and bool(asked)
-                and _keys_fit(asked, session)
-                and shared.lookups.submit(
-                    ticket,
-                    asked,
-                    context or RequestContext(),
-                    prefix_ordered=prefix_ordered,
-                    deadline=now + self._config.lookup_timeout_s,
-                )
-            )
-            if queued:
-                shared.sender_wakeup.notify_all()
-            else:
-                shared.lookups.answer_unknown(ticket, len(asked))
-                shared.changed.notify_all()
+        ticket = next(shared.ids)
+        admission = partial(
+            _admit_lookup,
+            shared,
+            ticket,
+            asked,
+            context or RequestContext(),
+            prefix_ordered=prefix_ordered,
+            deadline=deadline,
+        )
+        shared.hand_in(admission)
         return ticket
 
-    def take_results(self) -> list[JobResult]:
-        """Return the jobs that finished since the last call, each exactly once."""
-        with self._shared.lock:
-            return self._shared.take_results()
+    def take_results(self, max_chunks: int | None = None) -> list[JobResult]:
+        """Return the jobs that finished since the last call, each exactly once. Never blocks.
 
-    def take_lookups(self) -> list[LookupReply]:
-        """Return the lookups that were answered or expired since the last call."""
-        with self._shared.lock:
-            return self._shared.take_lookups()
+        With `max_chunks` some of them: no more once they have so many chunks.
+        """
+        return self._shared.take_results(max_chunks)
+
+    def take_lookups(self, max_keys: int | None = None) -> list[LookupReply]:
+        """Return the lookups that were answered or expired since the last call. Never blocks.
+
+        With `max_keys` some of them: no more once they have so many keys.
+        """
+        return self._shared.take_lookups(max_keys)
 
     @property
     def state(self) -> ClientState:
-        """Where the client stands with its daemon."""
-        with self._shared.lock:
-            return self._shared.state
+        """Where the client stands with its daemon. Never blocks."""
+        return self._shared.state
 
     @property
     def last_error(self) -> str:
         """Why there is no session, in one line; empty if there is one."""
-        with self._shared.lock:
-            return self._shared.last_error
+        return self._shared.last_error
 
     @property
     def counters(self) -> dict[str, int]:
-        """Totals since the construction, by name; every name is present from the start."""
-        with self._shared.lock:
-            return dict(self._shared.counters)
+        """Totals since the construction, all names present from the start. Never blocks."""
+        return self._shared.totals()
 
     @property
     def open_jobs(self) -> int:
         """Jobs without a result yet."""
         with self._shared.lock:
+            self._shared.take_in()
             session = self._shared.session
             return session.jobs.open_jobs if session is not None else 0
 
@@ -205,6 +200,7 @@ class Client:
         end = time.monotonic() + timeout_s
         with shared.lock:
             while True:
+                shared.take_in()
                 now = time.monotonic()
                 expiry = shared.lookups.next_deadline
                 expired = expiry is not None and expiry <= now
@@ -239,6 +235,7 @@ class Client:
         next_log = started + DRAIN_LOG_SECONDS
         while True:
             with shared.lock:
+                shared.take_in()
                 shared.cancel_queued("drained")
                 session = shared.session
                 open_jobs = session.jobs.open_jobs if session is not None else 0
@@ -262,14 +259,14 @@ class Client:
         """
         shared = self._shared
         with shared.lock:
+            shared.take_in()
             shared.cancel_queued("closed")
             shared.closing = True
             session, attaching = shared.session, shared.attaching
             if session is not None:
                 session.ending = True
             shared.lookups.end()
-            for condition in (shared.sender_wakeup, shared.poller_wakeup, shared.changed):
-                condition.notify_all()
+            shared.wake_all()
         if session is not None:
             session.lease.half_close()
         if attaching is not None:
@@ -287,42 +284,16 @@ class Client:
         context: RequestContext | None,
     ) -> int:
         self.start()
+        shared = self._shared
+        job_id = next(shared.ids)
         job_keys = tuple(bytes(key) for key in keys)
         job_slots = tuple(int(slot) for slot in slots)
-        shared = self._shared
-        with shared.lock:
-            job_id = self._next_id()
-            session = shared.usable_session
-            if not job_keys and not job_slots:
-                shared.finish_empty(job_id, kind)
-            elif session is None:
-                reason = "no_session" if shared.session is None else "session_ending"
-                shared.not_sent(job_id, kind, len(job_keys), reason)
-            elif not self._is_valid(job_keys, job_slots, session):
-                shared.not_sent(job_id, kind, len(job_keys), "invalid")
-            elif not session.jobs.submit(
-                job_id, kind, job_keys, job_slots, context or RequestContext()
-            ):
-                shared.not_sent(job_id, kind, len(job_keys), "queue_full")
-            else:
-                shared.sender_wakeup.notify_all()
-        return job_id
-
-    def _is_valid(self, keys: tuple[bytes, ...], slots: tuple[int, ...], session: Session) -> bool:
-        """Check what the daemon would refuse, so that one bad job doesn't cost a request."""
-        return (
-            len(keys) == len(slots)
-            and len(set(keys)) == len(keys)
-            and len(set(slots)) == len(slots)
-            and min(slots) >= 0
-            and max(slots) < self._config.slots
-            and _keys_fit(keys, session)
+        shared.hand_in(
+            partial(
+                _admit_job, shared, job_id, kind, job_keys, job_slots, context or RequestContext()
+            )
         )
-
-    def _next_id(self) -> int:
-        next_id = self._shared.next_id
-        self._shared.next_id += 1
-        return next_id
+        return job_id
 
     def _drain_step(self, session: Session) -> None:
         """Ask the daemon to drain once; a failed call only means to ask again."""
@@ -342,6 +313,65 @@ class Client:
     def _start_over_in_child(self) -> None:
         _inherited.append(self._shared)
         self._shared = Shared(self._config)
+
+
+def _admit_job(
+    shared: Shared,
+    job_id: int,
+    kind: JobKind,
+    keys: tuple[bytes, ...],
+    slots: tuple[int, ...],
+    context: RequestContext,
+) -> None:
+    session = shared.usable_session
+    if not keys and not slots:
+        shared.finish_empty(job_id, kind)
+    elif session is None:
+        reason = "no_session" if shared.session is None else "session_ending"
+        shared.not_sent(job_id, kind, len(keys), reason)
+    elif not _is_valid(keys, slots, session, shared.config):
+        shared.not_sent(job_id, kind, len(keys), "invalid")
+    elif not session.jobs.submit(job_id, kind, keys, slots, context):
+        shared.not_sent(job_id, kind, len(keys), "queue_full")
+    else:
+        shared.sender_wakeup.set()
+
+
+def _admit_lookup(
+    shared: Shared,
+    ticket: int,
+    keys: tuple[bytes, ...],
+    context: RequestContext,
+    *,
+    prefix_ordered: bool,
+    deadline: float,
+) -> None:
+    session = shared.usable_session
+    lookups = shared.lookups
+    if (
+        session is not None
+        and keys
+        and _keys_fit(keys, session)
+        and lookups.submit(ticket, keys, context, prefix_ordered=prefix_ordered, deadline=deadline)
+    ):
+        shared.sender_wakeup.set()
+    else:
+        lookups.answer_unknown(ticket, len(keys))
+        shared.changed.notify_all()
+
+
+def _is_valid(
+    keys: tuple[bytes, ...], slots: tuple[int, ...], session: Session, config: Config
+) -> bool:
+    """Check what the daemon would refuse, so that one bad job doesn't cost a request."""
+    return (
+        len(keys) == len(slots)
+        and len(set(keys)) == len(keys)
+        and len(set(slots)) == len(slots)
+        and min(slots) >= 0
+        and max(slots) < config.slots
+        and _keys_fit(keys, session)
+    )
 
 
 def _keys_fit(keys: tuple[bytes, ...], session: Session) -> bool:

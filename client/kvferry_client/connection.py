@@ -104,8 +104,7 @@ class Connection:
             shared.last_error = ""
             outdated = session.namespace != shared.config.namespace
             closing = session.ending = shared.closing or outdated
-            for condition in (shared.sender_wakeup, shared.poller_wakeup, shared.changed):
-                condition.notify_all()
+            shared.wake_all()
         if closing:
             session.lease.half_close()
         logger.info(

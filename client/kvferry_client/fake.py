@@ -7,9 +7,11 @@ like a client whose daemon is away; keys in `failing` fail as UNAVAILABLE.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from kvferry_client.region import check_view
+from kvferry_client.shared import take_some
 from kvferry_client.types import (
     ClientState,
     JobKind,
@@ -46,8 +48,8 @@ class FakeClient:
         self._view = region_view
         self._stride = stride
         self._next_id = 1
-        self._results: list[JobResult] = []
-        self._replies: list[LookupReply] = []
+        self._results: deque[JobResult] = deque()
+        self._replies: deque[LookupReply] = deque()
 
     @property
     def state(self) -> ClientState:
@@ -112,15 +114,13 @@ class FakeClient:
         self._replies.append(LookupReply(self._take_id(), verdicts))
         return self._replies[-1].ticket
 
-    def take_results(self) -> list[JobResult]:
+    def take_results(self, max_chunks: int | None = None) -> list[JobResult]:
         """Return the jobs since the last call."""
-        results, self._results = self._results, []
-        return results
+        return take_some(self._results, lambda result: len(result.outcomes), max_chunks)
 
-    def take_lookups(self) -> list[LookupReply]:
+    def take_lookups(self, max_keys: int | None = None) -> list[LookupReply]:
         """Return the lookups since the last call."""
-        replies, self._replies = self._replies, []
-        return replies
+        return take_some(self._replies, lambda reply: len(reply.verdicts), max_keys)
 
     def wait_attached(self, timeout_s: float) -> bool:
         """Return whether it is attached, without waiting."""

@@ -69,7 +69,9 @@ class LookupTable:
         self._queued_keys = 0
         self._queue: deque[_Lookup] = deque()
         self._by_deadline: deque[_Lookup] = deque()
-        self._replies: list[LookupReply] = []
+        self.replies: deque[LookupReply] = deque()
+        """Ended lookups, for the caller to take off the left end; that needs no lock."""
+        self._verdicts = dict.fromkeys(Presence, 0)
         self.expired = 0
         """Lookups that reached their deadline, since the start."""
         self.late = 0
@@ -82,8 +84,14 @@ class LookupTable:
 
     @property
     def has_replies(self) -> bool:
-        """True if `take` would return something even without looking at the time."""
-        return bool(self._replies)
+        """True if a lookup has ended that was not yet taken."""
+        return bool(self.replies)
+
+    def totals(self) -> dict[str, int]:
+        """Counters since the start, by name; needs no lock."""
+        names = {f"lookup_keys_{presence.name.lower()}": presence for presence in Presence}
+        totals = {name: self._verdicts[presence] for name, presence in names.items()}
+        return {**totals, "lookups_expired": self.expired, "lookup_answers_late": self.late}
 
     @property
     def next_deadline(self) -> float | None:
@@ -120,7 +128,7 @@ class LookupTable:
 
     def answer_unknown(self, ticket: int, count: int) -> None:
         """Reply at once that nothing is known about `count` keys."""
-        self._replies.append(LookupReply(ticket, (Presence.UNKNOWN,) * count))
+        self._add_reply(ticket, (Presence.UNKNOWN,) * count)
 
     def next_request(self, limits: SessionLimits, now: float) -> list[LookupSlice]:
         """Hand out the keys of one request that respects `limits`; expired ones are left out."""
@@ -162,13 +170,16 @@ class LookupTable:
         if lookup.unanswered <= 0:
             self._reply(lookup)
 
-    def take(self, now: float) -> list[LookupReply]:
-        """Return the replies since the last call, those of expired lookups included."""
+    def expire(self, now: float, max_keys: int | None = None) -> None:
+        """End lookups whose deadline is over, stopping once they have `max_keys` keys."""
+        room = max_keys
         while (deadline := self.next_deadline) is not None and deadline <= now:
+            if room is not None:
+                if room <= 0:
+                    break
+                room -= len(self._by_deadline[0].keys)
             self.expired += 1
             self._reply(self._by_deadline.popleft())
-        replies, self._replies = self._replies, []
-        return replies
 
     def end(self) -> None:
         """Reply to every open lookup with what is known: there is no daemon to ask."""
@@ -185,4 +196,9 @@ class LookupTable:
 
     def _reply(self, lookup: _Lookup) -> None:
         lookup.done = True
-        self._replies.append(LookupReply(lookup.ticket, tuple(lookup.verdicts)))
+        self._add_reply(lookup.ticket, tuple(lookup.verdicts))
+
+    def _add_reply(self, ticket: int, verdicts: tuple[Presence, ...]) -> None:
+        for presence in Presence:
+            self._verdicts[presence] += verdicts.count(presence)
+        self.replies.append(LookupReply(ticket, verdicts))

@@ -76,11 +76,12 @@ class Poller:
             self._pause()
             return
         malformed = False
+        results = [codec.wire_result(result) for result in reply.results]
         with shared.lock:
             shared.call_answered()
             session.jobs.acknowledged(ack_seq)
-            for result in reply.results:
-                match session.jobs.record(codec.wire_result(result)):
+            for result in results:
+                match session.jobs.record(result):
                     case Recorded.DUPLICATE:
                         shared.counters["results_duplicate"] += 1
                     case Recorded.UNKNOWN_JOB:
@@ -91,7 +92,7 @@ class Poller:
                         pass
             if session is shared.session:
                 shared.collect()
-            shared.sender_wakeup.notify_all()
+            shared.sender_wakeup.set()
         if malformed:
             self._shared.give_up(session, "a result doesn't match its job")
         if reply.superseded:

@@ -66,8 +66,9 @@ class Sender:
 
     def _next_work(self) -> _Work | None:
         shared = self._shared
-        with shared.lock:
-            while True:
+        while True:
+            with shared.lock:
+                shared.take_in()
                 now = time.monotonic()
                 notice = shared.due_notice(now)
                 session = shared.usable_session
@@ -81,7 +82,8 @@ class Sender:
                     return None
                 elif notice:
                     return _Work(notice=notice)
-                shared.sender_wakeup.wait(self._wait_seconds(session, now))
+                wait = self._wait_seconds(session, now)
+            shared.sender_wakeup.wait(wait)
 
     def _wait_seconds(self, session: Session | None, now: float) -> float | None:
         waits = [self._shared.notice_wait(now)]
@@ -170,7 +172,7 @@ class Sender:
             session.send_stall.answered()
             session.jobs.admitted(batch)
             self._retry, self._retry_at = FIRST_RETRY_SECONDS, 0.0
-            self._shared.sender_wakeup.notify_all()
+            self._shared.sender_wakeup.set()
         if contradiction:
             self._shared.give_up(session, "the daemon's admissions don't match what was sent")
 
@@ -183,7 +185,7 @@ class Sender:
             self._shared.counters["jobs_not_sent_refused"] += before - session.jobs.open_jobs
             if session is self._shared.session:
                 self._shared.collect()
-            self._shared.sender_wakeup.notify_all()
+            self._shared.sender_wakeup.set()
         logger.warning("the kvferry daemon refused %d jobs: %s", len(batch.parts), describe(error))
         if not certain:
             self._shared.give_up(session, "refused after an attempt whose fate is unknown")
@@ -195,7 +197,7 @@ class Sender:
             stalled = session.send_stall.failed(now)
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, MAX_RETRY_SECONDS)
-            self._shared.sender_wakeup.notify_all()
+            self._shared.sender_wakeup.set()
         self._note_failure(session, error)
         if stalled:
             self._shared.give_up(session, f"a request stays unanswered: {describe(error)}")

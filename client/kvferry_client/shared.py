@@ -1,24 +1,28 @@
 """What the caller's thread and the three worker threads share, under one lock.
 
 Threading: every field is guarded by `lock`, held for short, in-memory work only: never
-over I/O, a call or a log line. Each kind of waiter has a condition of its own on that lock.
-`end_session` is the only place where possibly-sent jobs are released without a result.
+over I/O, a call or a log line. The caller never waits for it: what it hands in waits in
+`hand_in`'s queue if another thread has the lock, and what it takes lies in queues that need
+none. `end_session` is the only place where possibly-sent jobs are released without a result.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvferry_client.lookups import LookupTable
-from kvferry_client.types import ClientState, JobKind, JobResult, Outcome, Presence
+from kvferry_client.types import ClientState, JobKind, JobResult, Outcome
+from kvferry_client.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kvferry_client.lease import Lease
     from kvferry_client.session import Session
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvferry_client")
 
+_T = TypeVar("_T")
 NOTICE_SECONDS: Final = 30.0
 """Shortest time between two log lines about jobs that were dropped, or about failed calls."""
 
@@ -40,6 +45,11 @@ NOT_SENT_REASONS: Final = (
     "closed",
 )
 """Why jobs never left this process, as the counters' names end."""
+_CHUNK_COUNTERS: Final = {
+    (kind, outcome): f"{kind.name.lower()}_chunks_{outcome.name.lower()}"
+    for kind in JobKind
+    for outcome in Outcome
+}
 
 
 def zeroed_counters() -> Counter[str]:
@@ -53,15 +63,12 @@ def zeroed_counters() -> Counter[str]:
         "calls_failed",
         "results_duplicate",
         "results_unknown",
-        "lookups_expired",
-        "lookup_answers_late",
     ]
     names += [f"jobs_not_sent_{reason}" for reason in NOT_SENT_REASONS]
-    names += [f"lookup_keys_{presence.name.lower()}" for presence in Presence]
     for kind in JobKind:
         name = kind.name.lower()
         names += [f"{name}_jobs_succeeded", f"{name}_jobs_failed", f"{name}_bytes"]
-        names += [f"{name}_chunks_{outcome.name.lower()}" for outcome in Outcome]
+    names += _CHUNK_COUNTERS.values()
     return Counter(dict.fromkeys(names, 0))
 
 
@@ -89,7 +96,7 @@ class Shared:
         """Start without a session."""
         self.config = config
         self.lock = threading.Lock()
-        self.sender_wakeup = threading.Condition(self.lock)
+        self.sender_wakeup = Wakeup()
         self.poller_wakeup = threading.Condition(self.lock)
         self.changed = threading.Condition(self.lock)
         """Results, lookup replies or the state changed."""
@@ -100,18 +107,27 @@ class Shared:
         self.last_error = ""
         self.counters = zeroed_counters()
         self.lookups = LookupTable(config.max_queued_lookup_keys)
-        self.next_id = 1
-        self._results: list[JobResult] = []
+        self.ids = itertools.count(1)
+        self._handed_in: deque[Callable[[], None]] = deque()
+        self._results: deque[JobResult] = deque()
         self._notices: Counter[str] = Counter()
         self._next_notice = 0.0
         self._calls_fail = False
         self._next_failure_line = 0.0
 
+    def may_start(self) -> bool:
+        """Note the start; False if it was before, or never will be; call with the lock held."""
+        if self.started or self.closing:
+            return False
+        self.started = True
+        return True
+
     @property
     def state(self) -> ClientState:
-        """Where the client stands; call with the lock held."""
-        if self.session is not None:
-            return ClientState.ENDING if self.session.ending else ClientState.ATTACHED
+        """Where the client stands; true at some moment of the call even without the lock."""
+        session = self.session
+        if session is not None:
+            return ClientState.ENDING if session.ending else ClientState.ATTACHED
         if self.closing:
             return ClientState.CLOSED
         return ClientState.CONNECTING if self.started else ClientState.IDLE
@@ -122,33 +138,61 @@ class Shared:
         session = self.session
         return session if session is not None and not session.ending else None
 
-    def take_results(self) -> list[JobResult]:
-        """Return the finished jobs since the last call; call with the lock held."""
-        self.collect()
-        results, self._results = self._results, []
-        return results
+    def totals(self) -> dict[str, int]:
+        """Return a copy of every counter; needs no lock."""
+        return {**self.counters, **self.lookups.totals()}
+
+    def hand_in(self, work: Callable[[], None]) -> None:
+        """Have `work` done with the lock held: now if it is free, else by the next who has it.
+
+        Never waits; keeps the order.
+        """
+        self._handed_in.append(work)
+        if not self.take_in_if_free():
+            self.sender_wakeup.set()
+
+    def take_in_if_free(self) -> bool:
+        """Do what was handed in; return False if another thread has the lock. Never waits."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            self.take_in()
+        finally:
+            self.lock.release()
+        return True
+
+    def take_in(self) -> None:
+        """Do what was handed in; call with the lock held."""
+        while self._handed_in:
+            self._handed_in.popleft()()
+
+    def take_results(self, max_chunks: int | None) -> list[JobResult]:
+        """Return finished jobs, stopping once they have `max_chunks` or more. Never waits."""
+        if self._handed_in:
+            self.take_in_if_free()
+        return take_some(self._results, lambda result: len(result.outcomes), max_chunks)
 
     @property
     def has_results(self) -> bool:
-        """True if `take_results` would return something; call with the lock held."""
+        """True if `take_results` would return something."""
         return bool(self._results)
 
-    def take_lookups(self) -> list[LookupReply]:
-        """Return the answered and expired lookups; call with the lock held."""
-        replies = self.lookups.take(time.monotonic())
-        for reply in replies:
-            for verdict, count in Counter(reply.verdicts).items():
-                self.counters[f"lookup_keys_{verdict.name.lower()}"] += count
-        self.counters["lookups_expired"] = self.lookups.expired
-        self.counters["lookup_answers_late"] = self.lookups.late
-        return replies
+    def take_lookups(self, max_keys: int | None) -> list[LookupReply]:
+        """Return replies, stopping once they have `max_keys` or more keys. Never waits."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.take_in()
+                self.lookups.expire(time.monotonic(), max_keys)
+            finally:
+                self.lock.release()
+        return take_some(self.lookups.replies, lambda reply: len(reply.verdicts), max_keys)
 
     def not_sent(self, job_id: int, kind: JobKind, chunks: int, reason: str) -> None:
         """Finish a job that never left this process; call with the lock held."""
         self.counters[f"jobs_not_sent_{reason}"] += 1
         self._notices[reason] += 1
         self._add_results([JobResult(job_id, kind, (Outcome.NOT_SENT,) * chunks)])
-        self.sender_wakeup.notify()
+        self.sender_wakeup.set()
 
     def finish_empty(self, job_id: int, kind: JobKind) -> None:
         """Finish a job without chunks; call with the lock held."""
@@ -205,9 +249,14 @@ class Shared:
         self.counters["sessions_ended"] += 1
         self.session = None
         self.lookups.end()
-        for condition in (self.sender_wakeup, self.poller_wakeup, self.changed):
-            condition.notify_all()
+        self.wake_all()
         return lost
+
+    def wake_all(self) -> None:
+        """Let every waiting thread look again; call with the lock held."""
+        self.sender_wakeup.set()
+        self.poller_wakeup.notify_all()
+        self.changed.notify_all()
 
     def due_notice(self, now: float) -> str:
         """Return a line about dropped jobs, at most one per NOTICE_SECONDS; with the lock held."""
@@ -243,8 +292,20 @@ class Shared:
         for result in results:
             kind = result.kind.name.lower()
             for outcome in result.outcomes:
-                self.counters[f"{kind}_chunks_{outcome.name.lower()}"] += 1
+                self.counters[_CHUNK_COUNTERS[result.kind, outcome]] += 1
             self.counters[f"{kind}_jobs_{'succeeded' if result.success else 'failed'}"] += 1
             self.counters[f"{kind}_bytes"] += result.transferred_bytes
             self._results.append(result)
         self.changed.notify_all()
+
+
+def take_some(queue: deque[_T], size: Callable[[_T], int], limit: int | None) -> list[_T]:
+    """Take items off until their sizes reach `limit`; at least one, if there is one."""
+    taken: list[_T] = []
+    room = limit
+    with contextlib.suppress(IndexError):  # Another thread may take the last one.
+        while queue and (room is None or room > 0):
+            taken.append(queue.popleft())
+            if room is not None:
+                room -= max(size(taken[-1]), 1)
+    return taken

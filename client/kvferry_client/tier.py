@@ -20,7 +20,7 @@ import itertools
 import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kvferry_client.types import (
     STORED_OUTCOMES,
@@ -34,6 +34,10 @@ from kvferry_client.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+MAX_TAKEN: Final = 32
+"""Results and verdicts taken in at once, in chunks: what came in a burst must not hold up a step.
+An engine makes a step in some milliseconds, so this is thousands a second."""
 
 
 class TierClient(Protocol):
@@ -60,11 +64,11 @@ class TierClient(Protocol):
     ) -> int:
         """Ask for keys; return a ticket."""
 
-    def take_results(self) -> list[JobResult]:
-        """Return finished jobs."""
+    def take_results(self, max_chunks: int | None = None) -> list[JobResult]:
+        """Return finished jobs, no more once they have `max_chunks` chunks."""
 
-    def take_lookups(self) -> list[LookupReply]:
-        """Return finished lookups."""
+    def take_lookups(self, max_keys: int | None = None) -> list[LookupReply]:
+        """Return finished lookups, no more once they have `max_keys` keys."""
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until all jobs have results."""
@@ -140,6 +144,7 @@ class TierLogic:
         self._asking: dict[str, set[int]] = {}
         """Open tickets of requests that have not ended."""
         self._jobs: dict[int, _OpenJob] = {}
+        self._drained = False
         self.unknown_results = 0
         """Results of jobs that nobody waits for, since the start."""
         self.counters = {"lookups_answered": 0.0, "lookup_seconds": 0.0}
@@ -196,10 +201,14 @@ class TierLogic:
         self._jobs[self._client.load(job.keys, tuple(slots), context)] = job
 
     def finished(self) -> list[FinishedJob]:
-        """Return vLLM's jobs that ended since the last call, each exactly once."""
+        """Return vLLM's jobs that ended, each exactly once; the rest in the next call.
+
+        After `drain` all of them.
+        """
         self.flush()
         finished = []
-        for result in self._client.take_results():
+        limit, self._drained = None if self._drained else MAX_TAKEN, False
+        for result in self._client.take_results(limit):
             job = self._jobs.pop(result.job_id, None)
             if job is None:
                 self.unknown_results += 1
@@ -223,6 +232,7 @@ class TierLogic:
     def drain(self) -> None:
         """Block until every job has a result for `finished`."""
         self._client.drain()
+        self._drained = True
 
     def shutdown(self, timeout_s: float) -> bool:
         """End the session; False if the daemon still holds the region after `timeout_s`."""
@@ -231,7 +241,7 @@ class TierLogic:
     def _take_lookups(self) -> None:
         if not self._tickets:
             return
-        for reply in self._client.take_lookups():
+        for reply in self._client.take_lookups(MAX_TAKEN):
             ticket = self._tickets.pop(reply.ticket, None)
             if ticket is None:
                 continue

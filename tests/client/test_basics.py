@@ -199,7 +199,7 @@ def test_close_half_closes_and_waits(daemon: ScriptedDaemon, client: Client) -> 
     assert session.half_closed.is_set()
     assert client.state is ClientState.CLOSED
     client.store([key(1)], [1])
-    (result,) = client.take_results()
+    (result,) = results(client, 1)
     assert result.outcomes == (Outcome.NOT_SENT,)
     assert client.close()
 

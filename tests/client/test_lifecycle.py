@@ -73,7 +73,7 @@ def test_G10_back_within_two_seconds(socket_dir: Path, make_client: Callable[...
     end = time.monotonic() + 13
     while time.monotonic() < end:
         client.lookup([key(1)])
-        assert client.take_lookups()[0].verdicts == (Presence.UNKNOWN,)
+        assert replies(client, 1)[0].verdicts == (Presence.UNKNOWN,)
         time.sleep(0.1)
     daemon = ScriptedDaemon(socket_dir)
     daemon.objects[key(1)] = b""
@@ -149,7 +149,7 @@ def test_G16_lookup_only_client_recovers(
     daemon.die()
     eventually(lambda: client.state is ClientState.CONNECTING)
     client.lookup([key(1)])
-    assert client.take_lookups()[0].verdicts == (Presence.UNKNOWN,)
+    assert replies(client, 1)[0].verdicts == (Presence.UNKNOWN,)
     daemon.start()
     assert client.wait_attached(2)
     client.lookup([key(1)])
@@ -162,10 +162,10 @@ def test_O05_no_daemon_means_misses_and_counted_failures(
 ) -> None:
     client = make_client()
     client.lookup([key(1), key(2)])
-    assert client.take_lookups()[0].verdicts == (Presence.UNKNOWN,) * 2
+    assert replies(client, 1)[0].verdicts == (Presence.UNKNOWN,) * 2
     client.store([key(1)], [1])
     client.load([key(1)], [1])
-    assert [r.outcomes for r in client.take_results()] == [(Outcome.NOT_SENT,)] * 2
+    assert [r.outcomes for r in results(client, 2)] == [(Outcome.NOT_SENT,)] * 2
     assert client.counters["jobs_not_sent_no_session"] == 2
     eventually(lambda: "lease.sock" in client.last_error)
     assert client.drain(timeout_s=1)
@@ -344,7 +344,7 @@ def test_daemon_that_accepts_but_does_not_answer_is_waited_for(
     with pytest.raises(BlockingIOError):
         listener.accept()
     client.store([key(1)], [1])
-    assert client.take_results()[0].outcomes == (Outcome.NOT_SENT,)
+    assert results(client, 1)[0].outcomes == (Outcome.NOT_SENT,)
     listener.close()
     (socket_dir / "lease.sock").unlink()
     daemon = ScriptedDaemon(socket_dir).start()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vllm import SamplingParams, __version__
 from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.reader import get_metrics_snapshot
 
@@ -74,10 +75,12 @@ async def answer(
     )
     began = time.monotonic()
     first, last = None, None
+    lora = LoRARequest("adapter", 1, load["adapter"]) if load["adapter"] else None
     async for output in llm.generate(
         {"prompt_token_ids": prompt},
         sampling,
         f"request-{next(REQUEST_NUMBERS)}",
+        lora_request=lora,
         data_parallel_rank=rank,
     ):
         first, last = first or time.monotonic(), output

@@ -85,6 +85,7 @@ class Load:
         seconds: go round again until so much time is over; 0 for one round.
         replica: the data-parallel rank to ask; None for vLLM's choice.
         companion: decode something else all the time, which needs no chunk.
+        adapter: directory of a LoRA adapter; empty for none.
     """
 
     numbers: tuple[int, ...]
@@ -94,6 +95,7 @@ class Load:
     seconds: float = 0.0
     replica: int | None = None
     companion: bool = False
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class EngineOptions:
         cores: the core of each worker, as VLLM_CPU_OMP_THREADS_BIND wants it. A connector reserves
             a core more, and the number of threads changes the tokens.
         step_times: where to record the engine's steps; empty for nowhere.
+        yielding: let daemon and store go first: workers that wait for each other spin, and two of
+            them leave nothing of two cores.
     """
 
     arguments: dict[str, Any]
@@ -114,6 +118,7 @@ class EngineOptions:
     cpu_bytes: int = 64 << 20
     cores: str = "0"
     step_times: str = ""
+    yielding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class EngineSetup:
     Args:
         python: the environment with vLLM.
         model: directory of the model.
+        adapter: directory of a LoRA adapter, if one is made.
         home: a directory of the engine's own.
         shared: the directory that the daemon sees too.
         logs: directory for the engines' output.
@@ -130,9 +136,15 @@ class EngineSetup:
 
     python: Path
     model: Path
+    adapter: Path
     home: Path
     shared: Path
     logs: Path
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """What the engine may read."""
+        return tuple(path for path in (self.model, self.adapter) if path.exists())
 
     def command(self, options: EngineOptions) -> list[str]:
         """The engine's command line, container included."""
@@ -154,8 +166,10 @@ class EngineSetup:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": options.cores,
         }
-        mounts = Mounts(self.shared, readable=(self.model,), writable=(self.home,))
-        run = (str(self.python), "-m", "tests.e2e.engine", json.dumps(request))
+        mounts = Mounts(self.shared, readable=self.readable, writable=(self.home,))
+        run = [str(self.python), "-m", "tests.e2e.engine", json.dumps(request)]
+        if options.yielding:
+            run = ["nice", "-n", "10", *run]
         return engine_command(mounts, self.python, variables, *run)
 
 

@@ -1,4 +1,6 @@
-"""Writes a tiny Llama with random weights, always the same ones: `make_model.py DIRECTORY`.
+"""Writes a tiny Llama with random weights: `make_model.py DIRECTORY [SEED]`, always the same ones.
+
+With `--adapter` a LoRA adapter for it, random too. Only the weights depend on the seed.
 
 Random, not vLLM's `dummy` weights: with those the output hardly depends on the KV cache, and wrong
 KV would not show. Imports torch and safetensors.
@@ -6,8 +8,8 @@ KV would not show. Imports torch and safetensors.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -35,9 +37,22 @@ CONFIG = {
 }
 
 
-def weights() -> dict[str, torch.Tensor]:
-    """All tensors of the model, from a fixed seed."""
-    source = torch.Generator().manual_seed(0)
+ADAPTER_RANK = 8
+ADAPTER_CONFIG = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": "model",
+    "r": ADAPTER_RANK,
+    "lora_alpha": 4 * ADAPTER_RANK,
+    "lora_dropout": 0.0,
+    "bias": "none",
+    "target_modules": ["q_proj", "v_proj"],
+}
+
+
+def weights(seed: int) -> dict[str, torch.Tensor]:
+    """All tensors of the model."""
+    source = torch.Generator().manual_seed(seed)
 
     def random(rows: int, columns: int, deviation: float) -> torch.Tensor:
         values = torch.randn(rows, columns, generator=source) * deviation
@@ -63,12 +78,37 @@ def weights() -> dict[str, torch.Tensor]:
     return tensors
 
 
+def adapter_weights(seed: int) -> dict[str, torch.Tensor]:
+    """All tensors of an adapter."""
+    source = torch.Generator().manual_seed(seed)
+
+    def random(rows: int, columns: int) -> torch.Tensor:
+        return (torch.randn(rows, columns, generator=source) * 0.1).to(torch.bfloat16)
+
+    tensors = {}
+    for number in range(LAYERS):
+        for module in ("q_proj", "v_proj"):
+            name = f"base_model.model.model.layers.{number}.self_attn.{module}"
+            tensors[f"{name}.lora_A.weight"] = random(ADAPTER_RANK, HIDDEN)
+            tensors[f"{name}.lora_B.weight"] = random(HIDDEN, ADAPTER_RANK)
+    return tensors
+
+
 def main() -> None:
-    """Write config.json and model.safetensors."""
-    directory = Path(sys.argv[1])
+    """Write a model's or an adapter's config and weights."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("--adapter", action="store_true")
+    options = parser.parse_args()
+    directory = options.directory
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights(), directory / "model.safetensors", metadata={"format": "pt"})
+    kind, config, made = "model", CONFIG, weights
+    if options.adapter:
+        kind, config, made = "adapter_model", ADAPTER_CONFIG, adapter_weights
+    config_name = "adapter_config.json" if options.adapter else "config.json"
+    (directory / config_name).write_text(json.dumps(config, indent=1))
+    save_file(made(options.seed), directory / f"{kind}.safetensors", metadata={"format": "pt"})
 
 
 if __name__ == "__main__":

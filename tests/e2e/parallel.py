@@ -59,10 +59,10 @@ class Workers(Proof):
     def run(self) -> None:
         """All of it. Raises NotProven."""
         arguments = self.arguments | {"distributed_executor_backend": "mp"}
-        without = small_engine(arguments=arguments, cores="0|1", tier=False)
+        without = small_engine(arguments=arguments, cores="0|1", tier=False, yielding=True)
         expected = cold_tokens(self, without)
         self.start_daemon()
-        options = small_engine(arguments=arguments, cores="0|1")
+        options = small_engine(arguments=arguments, cores="0|1", yielding=True)
         with EngineRun(self.setup, "first", options) as engine:
             first = engine.ask(Load(PROMPTS))
             self.check_tokens(first.tokens, expected, "the cold run's while chunks are stored")

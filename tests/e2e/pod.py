@@ -44,7 +44,7 @@ class Pod:
         self._server.access_key = secrets.token_hex(10)
         self._server.secret_key = secrets.token_hex(20)
         self._server.start()
-        self._client = self._server.client()
+        self._client = self._server.client(retries={"total_max_attempts": 5}, read_timeout=120)
         self._daemon: Child | None = None
 
     def do_facts(self) -> dict[str, Any]:

@@ -5,8 +5,10 @@ Imports the standard library.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine_client import EngineOptions, EngineRun, EngineSetup, Load
@@ -26,7 +28,7 @@ PROMPTS = tuple(range(10, 22))
 """Twelve prompts of five chunks fit neither into `small_engine`'s GPU cache nor its CPU tier."""
 SMALL_CHUNK_BYTES = 524_288
 SMALL_TIER_CHUNKS = 24
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 class NotProven(RuntimeError):
@@ -119,6 +121,14 @@ class Proof:
             f"the greedy tokens of all {len(expected)} prompts are {whose}"
             + (f" (not so: prompts {wrong})" if wrong else ""),
         )
+
+
+def make_model(python: Path, directory: Path, seed: int = 0, *options: str) -> None:
+    """Write the model, or an adapter, with the engine's Python, which has torch."""
+    script = Path(__file__).with_name("make_model.py")
+    subprocess.run([python, script, directory, str(seed), *options], check=True)
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def small_engine(**changes: Any) -> EngineOptions:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from . import main_job, outages, overhead, parallel
+from . import identity, main_job, outages, overhead, parallel
 from .engine_client import EngineFailed, EngineSetup
 from .pod_client import PodClient, PodFailed
-from .proof import NotProven, Proof, Report
+from .proof import NotProven, Proof, Report, make_model
 from .sandbox import CHECKOUT, DAEMON_UID, ENGINE_UID
 
 
@@ -37,16 +36,10 @@ SCENARIOS = {
     "pipeline-parallel": Scenario(parallel.PipelineParallel, parallel.WORKERS_DONE),
     "daemon-outages": Scenario(outages.DaemonOutages, outages.DAEMON_DONE),
     "store-outage": Scenario(outages.StoreOutage, outages.STORE_DONE),
+    "same-path": Scenario(identity.SamePath, identity.SAME_PATH_DONE),
+    "adapters": Scenario(identity.Adapters, identity.ADAPTERS_DONE),
     "overhead": Scenario(overhead.Overhead, overhead.DONE),
 }
-
-
-def make_model(python: Path, directory: Path) -> None:
-    """Write the model with the engine's Python, which has torch."""
-    script = Path(__file__).with_name("make_model.py")
-    subprocess.run([python, script, directory], check=True)
-    for path in (directory, *directory.iterdir()):
-        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def prove(name: str, python: Path, work: Path, report: Report) -> None:
@@ -58,7 +51,7 @@ def prove(name: str, python: Path, work: Path, report: Report) -> None:
         os.chown(directory, owner, owner)
     model = folder / "model"
     make_model(python, model)
-    setup = EngineSetup(python, model, home, shared, logs)
+    setup = EngineSetup(python, model, folder / "adapter", home, shared, logs)
     with PodClient(shared, logs / "pod.log") as pod:
         try:
             SCENARIOS[name].kind(pod, setup, report).run()
