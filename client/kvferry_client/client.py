@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -138,16 +137,15 @@ class Client:
         deadline = time.monotonic() + self._config.lookup_timeout_s
         shared = self._shared
         ticket = next(shared.ids)
-        admission = partial(
+        shared.hand_in(
             _admit_lookup,
             shared,
             ticket,
             asked,
             context or RequestContext(),
-            prefix_ordered=prefix_ordered,
-            deadline=deadline,
+            prefix_ordered,
+            deadline,
         )
-        shared.hand_in(admission)
         return ticket
 
     def take_results(self, max_chunks: int | None = None) -> list[JobResult]:
@@ -289,9 +287,7 @@ class Client:
         job_keys = tuple(bytes(key) for key in keys)
         job_slots = tuple(int(slot) for slot in slots)
         shared.hand_in(
-            partial(
-                _admit_job, shared, job_id, kind, job_keys, job_slots, context or RequestContext()
-            )
+            _admit_job, shared, job_id, kind, job_keys, job_slots, context or RequestContext()
         )
         return job_id
 
@@ -342,8 +338,7 @@ def _admit_lookup(
     ticket: int,
     keys: tuple[bytes, ...],
     context: RequestContext,
-    *,
-    prefix_ordered: bool,
+    prefix_ordered: bool,  # noqa: FBT001 - as the wire has it
     deadline: float,
 ) -> None:
     session = shared.usable_session

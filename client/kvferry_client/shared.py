@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvferry_client.lookups import LookupTable
@@ -142,13 +143,19 @@ class Shared:
         """Return a copy of every counter; needs no lock."""
         return {**self.counters, **self.lookups.totals()}
 
-    def hand_in(self, work: Callable[[], None]) -> None:
-        """Have `work` done with the lock held: now if it is free, else by the next who has it.
+    def hand_in(self, work: Callable[..., None], *arguments: object) -> None:
+        """Have work done with the lock held: now if it is free, else by the next who has it.
 
         Never waits; keeps the order.
         """
-        self._handed_in.append(work)
-        if not self.take_in_if_free():
+        if self.lock.acquire(blocking=False):
+            try:
+                self.take_in()
+                work(*arguments)
+            finally:
+                self.lock.release()
+        else:
+            self._handed_in.append(partial(work, *arguments))
             self.sender_wakeup.set()
 
     def take_in_if_free(self) -> bool:

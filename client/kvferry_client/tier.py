@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kvferry_client.types import (
+    LOADED_OUTCOMES,
     STORED_OUTCOMES,
     JobKind,
     JobResult,
     LookupReply,
-    Outcome,
     Presence,
     RequestContext,
 )
@@ -35,9 +36,12 @@ from kvferry_client.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-MAX_TAKEN: Final = 32
+MAX_TAKEN: Final = 16
 """Results and verdicts taken in at once, in chunks: what came in a burst must not hold up a step.
 An engine makes a step in some milliseconds, so this is thousands a second."""
+
+MAX_TIMES: Final = 4096
+"""Times of lookups kept for an engine that asks for its metrics seldom or never."""
 
 
 class TierClient(Protocol):
@@ -85,8 +89,7 @@ class Verdict(Enum):
     RETRY = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedJob:
+class FinishedJob(NamedTuple):
     """A job of vLLM that has ended."""
 
     job_id: int
@@ -147,8 +150,8 @@ class TierLogic:
         self._drained = False
         self.unknown_results = 0
         """Results of jobs that nobody waits for, since the start."""
-        self.counters = {"lookups_answered": 0.0, "lookup_seconds": 0.0}
-        """Totals since the start."""
+        self.lookup_seconds: deque[float] = deque(maxlen=MAX_TIMES)
+        """How long lookups took from question to verdict; whoever reports them takes them out."""
 
     def start(self) -> None:
         """Start connecting in the background."""
@@ -246,8 +249,7 @@ class TierLogic:
             if ticket is None:
                 continue
             self._answered(ticket.request_id, reply.ticket)
-            self.counters["lookups_answered"] += 1
-            self.counters["lookup_seconds"] += self._clock() - ticket.asked_at
+            self.lookup_seconds.append(self._clock() - ticket.asked_at)
             verdicts = self._verdicts.get(ticket.request_id)
             if verdicts is None:
                 continue
@@ -264,15 +266,18 @@ class TierLogic:
 
     def _finish(self, job: _OpenJob, result: JobResult) -> FinishedJob:
         is_load = result.kind is JobKind.LOAD
-        good = {Outcome.LOADED} if is_load else STORED_OUTCOMES
-        pairs = list(zip(job.keys, result.outcomes, strict=False))
-        good_keys = tuple(key for key, outcome in pairs if outcome in good)
-        if is_load and not result.success:
+        success = result.success
+        good = LOADED_OUTCOMES if is_load else STORED_OUTCOMES
+        good_keys = job.keys
+        if not good.issuperset(result.outcomes):
+            pairs = zip(job.keys, result.outcomes, strict=False)
+            good_keys = tuple(key for key, outcome in pairs if outcome in good)
+        if is_load and not success:
             self._spoil(job.request_id, set(job.keys).difference(good_keys))
         return FinishedJob(
             job.job_id,
             result.kind,
-            result.success,
+            success,
             good_keys,
             result.transferred_bytes,
             result.transfer_seconds,

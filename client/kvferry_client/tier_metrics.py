@@ -11,7 +11,7 @@ from kvferry_client.shared import NOT_SENT_REASONS
 from kvferry_client.types import JobKind, Outcome, Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 PREFIX: Final = "vllm:kv_offload_kvferry_"
 
@@ -30,33 +30,40 @@ COUNTERS: Final[dict[str, Metric]] = {
     "jobs_not_sent": Metric("Jobs that failed without reaching the daemon.", ("reason",)),
     "jobs_lost": Metric("Jobs whose session ended before a result arrived."),
     "lookup_keys": Metric("Looked-up keys by verdict.", ("verdict",)),
-    "lookups_answered": Metric("Lookups of one request and group that got their verdicts."),
-    "lookup_seconds": Metric("Seconds that those lookups took from question to verdict, in all."),
     "lookups_expired": Metric("Lookups that reached lookup_timeout_s, and so were misses."),
     "sessions_attached": Metric("Times the region was attached to a daemon."),
     "sessions_ended": Metric("Times a session ended."),
     "calls_failed": Metric("Calls to the daemon that failed and were repeated or given up."),
 }
+LOOKUP_SECONDS: Final = "lookup_seconds"
+LOOKUP_SECONDS_DOCUMENTATION: Final = (
+    "Seconds from question to verdict of a lookup, the keys of one request and group."
+)
+LOOKUP_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 CONFIG_INFO: Final = ("kvferry_client_version", "kvferry_namespace")
 ATTACHED: Final = "attached"
 ATTACHED_DOCUMENTATION: Final = "1 while the region is attached to a daemon, else 0."
 
 
-def samples(counters: Mapping[str, float]) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """Yield (metric, label values, total) for every series."""
+def _series() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield (the client's counter, metric, label values)."""
     for kind in JobKind:
         name = kind.name.lower()
         for outcome in Outcome:
             label = outcome.name.lower()
-            yield "chunks", (name, label), counters[f"{name}_chunks_{label}"]
+            yield f"{name}_chunks_{label}", "chunks", (name, label)
         for outcome_name in ("succeeded", "failed"):
-            yield "jobs", (name, outcome_name), counters[f"{name}_jobs_{outcome_name}"]
-        yield "bytes", (name,), counters[f"{name}_bytes"]
+            yield f"{name}_jobs_{outcome_name}", "jobs", (name, outcome_name)
+        yield f"{name}_bytes", "bytes", (name,)
     for reason in NOT_SENT_REASONS:
-        yield "jobs_not_sent", (reason,), counters[f"jobs_not_sent_{reason}"]
+        yield f"jobs_not_sent_{reason}", "jobs_not_sent", (reason,)
     for presence in Presence:
         label = presence.name.lower()
-        yield "lookup_keys", (label,), counters[f"lookup_keys_{label}"]
+        yield f"lookup_keys_{label}", "lookup_keys", (label,)
     for name, metric in COUNTERS.items():
         if not metric.label_names:
-            yield name, (), counters[name]
+            yield name, name, ()
+
+
+SERIES: Final = {counter: (PREFIX + name, labels) for counter, name, labels in _series()}
+"""Metric and label values of each of the client's counters that is a metric."""

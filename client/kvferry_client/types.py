@@ -51,7 +51,8 @@ class Outcome(IntEnum):
 
 STORED_OUTCOMES = frozenset({Outcome.STORED, Outcome.SKIPPED_PRESENT})
 """The object is known to be there."""
-SUCCESS_OUTCOMES = STORED_OUTCOMES | {Outcome.SKIPPED_IN_FLIGHT, Outcome.LOADED}
+LOADED_OUTCOMES = frozenset({Outcome.LOADED})
+SUCCESS_OUTCOMES = STORED_OUTCOMES | LOADED_OUTCOMES | {Outcome.SKIPPED_IN_FLIGHT}
 
 
 @unique
@@ -99,7 +100,7 @@ class JobResult:
     @property
     def success(self) -> bool:
         """True if no chunk failed."""
-        return all(outcome in SUCCESS_OUTCOMES for outcome in self.outcomes)
+        return SUCCESS_OUTCOMES.issuperset(self.outcomes)
 
 
 @dataclass(frozen=True, slots=True)

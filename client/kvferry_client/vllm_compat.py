@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,7 @@ from kvferry_client.types import JobKind
 if TYPE_CHECKING:
     from kvferry_client.tier import FinishedJob
 
-_RESULT_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(JobResult))
+_RESULTS_HAVE_BYTES: Final = "transfer_bytes" in JobResult.__dataclass_fields__
 _BASE_PARAMETERS: Final = frozenset(inspect.signature(SecondaryTierManager.__init__).parameters)
 _NAMES_COVER_CHUNK_SIZE: Final = (0, 33)
 
@@ -44,15 +43,12 @@ def chunks(job: Any) -> tuple[list[bytes], list[int]]:  # noqa: ANN401 - the typ
 
 def job_result(job: FinishedJob) -> JobResult:
     """Return a result with as much as this vLLM wants to know."""
-    values: dict[str, Any] = {
-        "job_id": job.job_id,
-        "success": job.success,
-        "transfer_time": job.transfer_seconds,
-        "transfer_bytes": job.transferred_bytes,
-    }
+    options: dict[str, Any] = {"transfer_time": job.transfer_seconds}
+    if _RESULTS_HAVE_BYTES:
+        options["transfer_bytes"] = job.transferred_bytes
     if job.kind is JobKind.LOAD and not job.success and job.good_keys:
-        values["successful_keys"] = [OffloadKey(key) for key in job.good_keys]
-    return JobResult(**{name: values[name] for name in values if name in _RESULT_FIELDS})
+        options["successful_keys"] = [OffloadKey(key) for key in job.good_keys]
+    return JobResult(job_id=job.job_id, success=job.success, **options)
 
 
 def key_position(req_context: Any, key: OffloadKey) -> int | None:  # noqa: ANN401 - varies

@@ -12,6 +12,7 @@ the plugin entry point also "module_path": "kvferry_client.vllm_tier".
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -27,6 +28,7 @@ from vllm.v1.kv_offload.base import (
     OffloadingCounterMetadata,
     OffloadingEvent,
     OffloadingGaugeMetadata,
+    OffloadingHistogramMetadata,
     OffloadKey,
     RequestOffloadingContext,
 )
@@ -54,6 +56,8 @@ PRIORITY_PARAM: Final = "kvferry.priority"
 logger = logging.getLogger("kvferry_client")
 logger.parent = logging.getLogger("vllm")  # vLLM configures handlers on its own logger only.
 
+_ATTACHED: Final = tier_metrics.PREFIX + tier_metrics.ATTACHED
+_LOOKUP_SECONDS: Final = tier_metrics.PREFIX + tier_metrics.LOOKUP_SECONDS
 _VERDICTS: Final = {
     Verdict.HIT: LookupResult.HIT,
     Verdict.MISS: LookupResult.MISS,
@@ -77,6 +81,26 @@ def _contained(fallback: Callable[..., Any]) -> Callable[[_Method], _Method]:
         return contained  # type: ignore[return-value]
 
     return wrap
+
+
+def _uncollected(method: _Method) -> _Method:
+    """Keep Python's cyclic collector out of a short method.
+
+    A pass goes through the young objects of the whole process and takes milliseconds at times.
+    One that becomes due begins at the next allocation after the method.
+    """
+
+    @functools.wraps(method)
+    def uncollected(self: KVFerrySecondaryTierManager, *args: Any) -> Any:  # noqa: ANN401 - any signature
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return method(self, *args)
+        finally:
+            if collects:
+                gc.enable()
+
+    return uncollected  # type: ignore[return-value]
 
 
 class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
@@ -109,7 +133,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         self._failed_submissions: list[JobResult] = []
         self._context = RequestContext()
         self._seed_checked = False
-        self._reported: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._reported: dict[str, int] = {}
         self._attached: bool | None = None
         spec_config = offloading_spec.config
         self._keeps_epoch = config.after_reset == "keep"
@@ -129,36 +153,41 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         self._logic = TierLogic(self._client)
         self._logic.start()
 
+    @_uncollected
     @_contained(lambda _self, *_args: LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: Any) -> LookupResult:  # noqa: ANN401
         """Tell whether a chunk is in the object store; RETRY until the daemon has answered."""
-        if self._context.request_id != req_context.req_id:
-            self._context = _request_context(req_context)
+        context = self._context_of(req_context)
         position = vllm_compat.key_position(req_context, key)
-        return _VERDICTS[self._logic.lookup(bytes(key), self._context, position)]
+        return _VERDICTS[self._logic.lookup(bytes(key), context, position)]
 
+    @_uncollected
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_store(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a store."""
-        context = _request_context(job_metadata.req_context)
+        context = self._context_of(job_metadata.req_context)
         self._logic.submit_store(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
+    @_uncollected
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_load(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a load."""
-        context = _request_context(job_metadata.req_context)
+        context = self._context_of(job_metadata.req_context)
         self._logic.submit_load(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
+    @_uncollected
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Return the jobs that ended since the last call, each exactly once."""
         failed, self._failed_submissions = self._failed_submissions, []
         return [*failed, *self._finished()]
 
+    @_uncollected
     @_contained(lambda _self: True)
     def has_pending_work(self) -> bool:
         """Keep the engine stepping while jobs or lookups are open."""
         return bool(self._failed_submissions) or self._logic.has_pending_work()
 
+    @_uncollected
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return events for chunks that were stored since the last call."""
         events = self._events or []
@@ -166,6 +195,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             self._events = []
         return events
 
+    @_uncollected
     @_contained(lambda _self, *_args: RequestOffloadingContext())
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:  # noqa: ANN401
         """Offload chunk by chunk, vLLM's default."""
@@ -177,11 +207,13 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
                 logger.warning("%s", warning)
         return RequestOffloadingContext()
 
+    @_uncollected
     @_contained(lambda _self, *_args: None)
     def on_request_finished(self, req_context: Any) -> None:  # noqa: ANN401
         """Forget the request's verdicts; its jobs go on."""
         self._logic.finish_request(req_context.req_id)
 
+    @_uncollected
     @_contained(lambda _self, *_args: None)
     def on_schedule_end(self, context: Any) -> None:  # noqa: ANN401
         """Send the step's lookups."""
@@ -220,8 +252,12 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             )
             for name, metric in tier_metrics.COUNTERS.items()
         }
-        definitions[tier_metrics.PREFIX + tier_metrics.ATTACHED] = OffloadingGaugeMetadata(
+        definitions[_ATTACHED] = OffloadingGaugeMetadata(
             documentation=tier_metrics.ATTACHED_DOCUMENTATION
+        )
+        definitions[_LOOKUP_SECONDS] = OffloadingHistogramMetadata(
+            documentation=tier_metrics.LOOKUP_SECONDS_DOCUMENTATION,
+            buckets=tier_metrics.LOOKUP_BUCKETS,
         )
         return definitions
 
@@ -237,21 +273,28 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         values = (client_version(), self._identity.namespace)
         return dict(zip(tier_metrics.CONFIG_INFO, values, strict=True))
 
+    @_uncollected
     @_contained(lambda _self: None)
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return what changed since the last call; at first every series, at 0 or more."""
-        stats = OffloadingConnectorStats()
-        totals = {**self._client.counters, **self._logic.counters}
-        for name, labels, total in tier_metrics.samples(totals):
-            before = self._reported.get((name, labels))
-            if total != before:
-                self._reported[name, labels] = total
-                stats.increase_counter(tier_metrics.PREFIX + name, total - (before or 0), labels)
+        totals = self._client.counters
         attached = self._client.state is ClientState.ATTACHED
-        if attached is not self._attached:
-            self._attached = attached
-            stats.set_gauge(tier_metrics.PREFIX + tier_metrics.ATTACHED, int(attached))
-        return None if stats.is_empty() else stats
+        times = self._logic.lookup_seconds
+        if totals == self._reported and attached is self._attached and not times:
+            return None
+        stats = OffloadingConnectorStats()
+        for counter, (metric, labels) in tier_metrics.SERIES.items():
+            before = self._reported.get(counter)
+            if totals[counter] != before:
+                stats.increase_counter(metric, totals[counter] - (before or 0), labels)
+        stats.set_gauge(_ATTACHED, int(attached))
+        if self._attached is None:
+            stats.observe_histogram(_LOOKUP_SECONDS, 0.0)
+            stats.data["data"][_LOOKUP_SECONDS][()].clear()  # There from the start, and empty.
+        while times:
+            stats.observe_histogram(_LOOKUP_SECONDS, times.popleft())
+        self._reported, self._attached = totals, attached
+        return stats
 
     @_contained(lambda _self: [])
     def _finished(self) -> list[JobResult]:
@@ -272,6 +315,11 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             )
             for job in stored
         ]
+
+    def _context_of(self, req_context: Any) -> RequestContext:  # noqa: ANN401
+        if self._context.request_id != req_context.req_id:
+            self._context = _request_context(req_context)
+        return self._context
 
     def _enable_events(self, spec: Any, tier_type: str) -> None:  # noqa: ANN401
         if spec.kv_events_config.enable_kv_cache_events:

@@ -28,7 +28,7 @@ from .sides import Backend, Side
 
 LATE_SECONDS = 2.0
 RESTART_SECONDS = 1.0
-STEP_SECONDS = 0.001
+STEP_SECONDS = 0.003
 """An engine's steps are longer; without any pause the other threads of the process never run."""
 MAX_SECONDS = 120.0
 LOADED_AGAIN = 500
