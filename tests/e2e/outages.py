@@ -1,8 +1,9 @@
 """The engine goes on while the daemon or the store does not. Imports the standard library.
 
-`DaemonOutages`, one engine: no daemon at its start; the daemon appears and is used; it is killed
-and started again under load; it is stopped (SIGSTOP) for 20 s under load. The step times of the
-last phase stand beside those of an engine without a kvferry tier under the same load.
+`DaemonOutages`: no daemon at the engine's start; the daemon appears and is used; it is killed and
+started again under load; it is stopped (SIGSTOP) for 20 s under load. The step times of the last
+phase stand beside those with the daemon running, and those of a second engine without a kvferry
+tier: the same load, before and after, as the machine is shared.
 `StoreOutage`: S3 is down when daemon and engine start, and comes later.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import step_times
@@ -18,8 +20,6 @@ from .engine_client import EngineRun, Load
 from .proof import CHUNKS, PROMPTS, Proof, cold_tokens, small_engine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .engine_client import Answer
 
 STOPPED_SECONDS = 20.0
@@ -29,6 +29,8 @@ BLOCKED_SECONDS = 1.0
 STREAMS = 2
 UNDER_LOAD = Load(PROMPTS, streams=STREAMS, seconds=LOAD_SECONDS, companion=True)
 """With a request that decodes all the time: its steps must go on while others wait."""
+COMPARED = replace(UNDER_LOAD, seconds=12.0)
+NO_TIER, RUNNING, STOPPED = "no tier", "daemon runs", "daemon stopped"
 DAEMON_DONE = (
     "the engine started without a daemon and used it once it was there; killed and restarted under "
     "load it was used again; stopped for 20 s under load no call into the tier waited for it; "
@@ -44,24 +46,32 @@ class DaemonOutages(Proof):
 
     def run(self) -> None:
         """All of it. Raises NotProven."""
-        plain = self._step_file("steps-without-tier")
-        with EngineRun(
-            self.setup, "without-tier", small_engine(tier=False, step_times=str(plain))
-        ) as engine:
-            cold = engine.ask(Load(PROMPTS))
+        files = {tier: self.setup.home / f"steps-tier-{tier}" for tier in (False, True)}
+        options = {
+            tier: small_engine(tier=tier, step_times=str(path)) for tier, path in files.items()
+        }
+        with EngineRun(self.setup, "without-tier", options[False]) as plain:
+            cold = plain.ask(Load(PROMPTS))
             self.check(cold.cached_tokens == 0, "the cold run, without a kvferry tier")
             self._expected = cold.tokens
-            began = time.monotonic()
-            engine.ask(UNDER_LOAD)
-            without = step_times.between(step_times.read(plain), began, time.monotonic())
-        steps = self._step_file("steps-with-tier")
-        with EngineRun(self.setup, "with-tier", small_engine(step_times=str(steps))) as engine:
-            self._absent(engine)
-            self._appears(engine)
-            self._killed(engine)
-            stopped, resumed = self._stopped(engine)
-        during = step_times.between(step_times.read(steps), stopped, resumed)
-        self._compare(without, during)
+            with EngineRun(self.setup, "with-tier", options[True]) as engine:
+                self._absent(engine)
+                self._appears(engine)
+                self._killed(engine)
+                phases = [(NO_TIER, *self._loaded(plain)), (RUNNING, *self._loaded(engine))]
+                phases.append((STOPPED, *self._stopped(engine)))
+                phases += [(RUNNING, *self._loaded(engine)), (NO_TIER, *self._loaded(plain))]
+        sides: dict[str, list[list[step_times.Step]]] = {}
+        for name, began, ended in phases:
+            steps = step_times.read(files[name != NO_TIER])
+            sides.setdefault(name, []).append(step_times.between(steps, began, ended))
+        self._compare(sides)
+
+    def _loaded(self, engine: EngineRun) -> tuple[float, float]:
+        """Put the load on an engine; return when it began and ended."""
+        began = time.monotonic()
+        self._check_every(engine.ask(COMPARED).answers)
+        return began, time.monotonic()
 
     def _absent(self, engine: EngineRun) -> None:
         self.say("there is no daemon, not even its directory")
@@ -131,15 +141,13 @@ class DaemonOutages(Proof):
         sessions: int = self.pod.ask("info")["sessions"]
         return sessions
 
-    def _step_file(self, name: str) -> Path:
-        return self.setup.home / name
-
-    def _compare(self, without: list[step_times.Step], during: list[step_times.Step]) -> None:
-        self.say("steps that ran the model, without a tier and while the daemon was stopped:")
-        self.check(len(without) > 1 and len(during) > 1, "there are steps of both")
-        sides = {"no tier": without, "daemon stopped": during}
+    def _compare(self, sides: dict[str, list[list[step_times.Step]]]) -> None:
+        self.say("steps that ran the model, under the same load:")
+        self.check(
+            all(len(part) > 1 for parts in sides.values() for part in parts), "all have some"
+        )
         print("\n".join(step_times.table(sides)), flush=True)  # noqa: T201
-        longest = max(each.schedule_seconds for each in during)
+        longest = max(each.schedule_seconds for part in sides[STOPPED] for each in part)
         self.check(
             longest < BLOCKED_SECONDS,
             f"no call into the tier waited for the daemon: {1000 * longest:.1f} ms at most",

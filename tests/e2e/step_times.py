@@ -84,16 +84,21 @@ def between(steps: Iterable[Step], began: float, ended: float) -> list[Step]:
     return [step for step in steps if began <= step.ended <= ended and step.model_ran]
 
 
-def table(sides: Mapping[str, list[Step]]) -> Iterator[str]:
-    """Lines of a Markdown table that compares runs: counts, quantiles and maxima."""
+def table(sides: Mapping[str, list[list[Step]]]) -> Iterator[str]:
+    """Lines of a Markdown table that compares runs: counts, quantiles and maxima.
+
+    A side has the steps of one interval or more.
+    """
     yield "| ms | steps | p50 | p90 | p99 | p99.9 | max |"
     yield "|---|---|---|---|---|---|---|"
-    for name, steps in sides.items():
-        yield _row(f"whole step, {name}", [step.seconds for step in steps])
-    for name, steps in sides.items():
-        yield _row(f"`schedule`, {name}", [step.schedule_seconds for step in steps])
-    for name, steps in sides.items():
-        gaps = [later.ended - step.ended for step, later in pairwise(steps)]
+    for name, parts in sides.items():
+        yield _row(f"whole step, {name}", [step.seconds for steps in parts for step in steps])
+    for name, parts in sides.items():
+        times = [step.schedule_seconds for steps in parts for step in steps]
+        yield _row(f"`schedule`, {name}", times)
+    for name, parts in sides.items():
+        pairs = [pair for steps in parts for pair in pairwise(steps)]
+        gaps = [later.ended - step.ended for step, later in pairs]
         yield _row(f"from step to step, {name}", gaps)
 
 
