@@ -1,8 +1,11 @@
+import tracemalloc
+from itertools import count
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvferry_server.core.presence import PresenceTable
-from kvferry_server.core.types import EngineSettings
+from kvferry_server.core.types import EngineSettings, ObjectRef
 
 from .world import ABSENT, PRESENT, ref
 
@@ -72,6 +75,46 @@ def test_learning_a_thing_again_renews_it():
     table.stored(ref("d"), 1.0)
     assert table.get(ref("a"), 100.5) is PRESENT
     assert table.get(ref("b"), 1.0) is None
+
+
+def test_a_key_takes_at_most_150_bytes_also_after_many_others():
+    most = 100_000
+    hashes = count()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        table = PresenceTable(EngineSettings(max_presence_entries=most))
+        for number in range(3 * most):
+            block_hash = next(hashes).to_bytes(32, "big")
+            table.stored(ObjectRef("tenant/space", block_hash + bytes(4)), number / 1000)
+            if number + 1 in {most, 2 * most, 3 * most}:
+                taken = tracemalloc.get_traced_memory()[0] - before
+                assert 0.9 * most < len(table) <= most
+                assert taken / len(table) <= 150
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_keys_are_forgotten_in_the_order_of_use():
+    most = 20_000
+    table = PresenceTable(EngineSettings(max_presence_entries=most))
+    for number in range(most // 2):
+        table.stored(ref(str(number)), 0.0)
+    for number in range(100):
+        table.get(ref(str(number)), 1.0)
+    for number in range(most // 2, most + most // 4):
+        table.stored(ref(str(number)), 1.0)
+    assert len(table) <= most
+    kept = [number for number in range(most // 2) if table.get(ref(str(number)), 2.0)]
+    assert kept[:100] == list(range(100))
+    assert not [number for number in kept if 100 <= number < most // 8]
+    assert sum(number >= most * 3 // 8 for number in kept) == most // 8
+
+
+def test_two_spaces_share_nothing():
+    table = PresenceTable(SETTINGS)
+    table.stored(ref("a", "one"), 0.0)
+    assert table.get(ref("a", "two"), 1.0) is None
 
 
 @given(

@@ -110,7 +110,7 @@ class LimitsOptions:
     max_presence_entries: int = option(
         _ENGINE.max_presence_entries,
         Option(
-            "Keys that the existence index remembers, some 200 bytes of memory each.",
+            "Keys that the existence index remembers, at most 150 bytes of memory each.",
             unit="keys",
             minimum=1,
             maximum=100_000_000,

@@ -1,12 +1,24 @@
-"""What is known about the existence of objects, with bounded memory and age."""
+"""What is known about the existence of objects, with bounded memory and age.
+
+A million keys are an ordinary index, so an entry is one `bytes` and its place in a plain dict: at
+most 150 bytes for a key of 36. The table is cut into parts, each a dict in the order of use, so
+that no step has to grow or search through a large one.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import Enum, unique
+from itertools import islice
 from typing import NamedTuple
 
 from .types import EngineSettings, ObjectRef, Presence
+
+_MAX_PART = 5_400
+"""Entries: a dict that has had as many changes is sized for little more than these."""
+_EVICTED_SHARE = 64
+"""A full part gives up one in so many at once; to find the oldest one takes a search."""
+_TICKS_PER_LIFE = 1_024
+"""An entry expires up to one such part of its life early, so that many share one expiry."""
 
 
 @unique
@@ -32,18 +44,22 @@ class PresenceTable:
             _Known.ABSENT: settings.absent_seconds,
             _Known.CONDEMNED: settings.condemned_seconds,
         }
-        self._most = settings.max_presence_entries
-        self._entries: OrderedDict[ObjectRef, _Entry] = OrderedDict()
+        most = settings.max_presence_entries
+        self._parts: list[dict[bytes, _Entry]] = [{} for _ in range(-(-most // _MAX_PART))]
+        self._most = most // len(self._parts)
+        self._newest = {known: _Entry(known, 0.0) for known in _Known}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._parts))
 
     def get(self, ref: ObjectRef, now: float) -> Presence | None:
         """PRESENT, ABSENT, or None if it has to be probed."""
-        entry = self._fresh(ref, now)
-        if entry is None:
+        name = _name(ref)
+        part = self._parts[hash(name) % len(self._parts)]
+        entry = part.pop(name, None)
+        if entry is None or now >= entry.expires:
             return None
-        self._entries.move_to_end(ref)
+        part[name] = entry
         return Presence.PRESENT if entry.known is _Known.PRESENT else Presence.ABSENT
 
     def probed(self, ref: ObjectRef, verdict: Presence, now: float) -> Presence:
@@ -51,8 +67,7 @@ class PresenceTable:
 
         A condemned object stays absent for readers although a probe finds it.
         """
-        entry = self._fresh(ref, now)
-        if verdict is Presence.PRESENT and entry is not None and entry.known is _Known.CONDEMNED:
+        if verdict is Presence.PRESENT and self._is_condemned(ref, now):
             return Presence.ABSENT
         self._put(ref, _Known.PRESENT if verdict is Presence.PRESENT else _Known.ABSENT, now)
         return verdict
@@ -69,15 +84,29 @@ class PresenceTable:
         """A load found an object with unusable content."""
         self._put(ref, _Known.CONDEMNED, now)
 
-    def _fresh(self, ref: ObjectRef, now: float) -> _Entry | None:
-        entry = self._entries.get(ref)
-        if entry is not None and now >= entry.expires:
-            del self._entries[ref]
-            return None
-        return entry
+    def _is_condemned(self, ref: ObjectRef, now: float) -> bool:
+        name = _name(ref)
+        entry = self._parts[hash(name) % len(self._parts)].get(name)
+        return entry is not None and entry.known is _Known.CONDEMNED and now < entry.expires
 
     def _put(self, ref: ObjectRef, known: _Known, now: float) -> None:
-        self._entries[ref] = _Entry(known, now + self._life[known])
-        self._entries.move_to_end(ref)
-        if len(self._entries) > self._most:
-            self._entries.popitem(last=False)
+        name = _name(ref)
+        part = self._parts[hash(name) % len(self._parts)]
+        part.pop(name, None)
+        part[name] = self._entry(known, now)
+        if len(part) > self._most:
+            for oldest in list(islice(part, 1 + self._most // _EVICTED_SHARE)):
+                del part[oldest]
+
+    def _entry(self, known: _Known, now: float) -> _Entry:
+        """What was learnt now; entries of about the same time are one object."""
+        newest, life = self._newest[known], self._life[known]
+        expires = now + life
+        if not newest.expires <= expires < newest.expires + life / _TICKS_PER_LIFE:
+            newest = self._newest[known] = _Entry(known, expires)
+        return newest
+
+
+def _name(ref: ObjectRef) -> bytes:
+    """The object in one small value; two spaces share one only if their 64-bit hashes do."""
+    return hash(ref.space).to_bytes(8, "big", signed=True) + ref.key
