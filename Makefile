@@ -8,7 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix rotation \
+.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix walk \
+	rotation \
 	fuzz e2e-vllm e2e-vllm-matrix image-test observe \
 	outage dashboard faults mutants soak protos \
 	states baseline lock wheel clean
@@ -50,6 +51,9 @@ browser-test: $(BIN)/.dev ## the status page in headless Chromium; needs chromiu
 
 matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 	$(BIN)/pytest -m matrix $(PYTEST_ARGS)
+
+walk: $(BIN)/.matrix ## every page that installs something, walked from a checkout on; root, a network
+	$(BIN)/pytest -m walk tests/walk $(PYTEST_ARGS)
 
 rotation: $(BIN)/.dev ## keys change every 10 s for 3 minutes under load
 	$(BIN)/pytest -s -m slow tests/secrets $(PYTEST_ARGS)

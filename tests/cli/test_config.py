@@ -262,6 +262,12 @@ def test_G09_a_socket_path_over_107_bytes_is_refused_with_limit_and_path():
         assert directory in caught.value.message
 
 
+def test_a_relative_catalog_directory_is_refused():
+    for directory in ("catalog", "./catalog", "~/catalog"):
+        with pytest.raises(ConfigError, match=r"KVFERRY_CATALOG_DIR.*absolute path, or empty"):
+            load({}, {**USER, "KVFERRY_CATALOG_DIR": directory}, 1000)
+
+
 def test_every_bound_of_the_engine_is_an_option_or_internal():
     mapped = {about.engine for _, _, about in all_options() if about.engine}
     internal = {"probe_wave", "probe_batch", "random_seed"}

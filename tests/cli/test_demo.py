@@ -165,3 +165,26 @@ def test_a_temporary_directory_with_a_long_path_is_named(tmp_path):
     assert "set TMPDIR to a shorter directory" in done.err
     assert done.err.count("\n") == 1
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"), [((), "TMPDIR"), (("--store-url", "file:///mnt/store"), "--store-url")]
+)
+def test_a_disk_without_room_is_named_with_both_numbers(given, setting):
+    command = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--size", str(64 << 20)]
+    command += ["--tmpfs", "/mnt", "--setenv", "TMPDIR", "/mnt", "--"]
+    if not works([*command, "true"]):
+        pytest.skip("bwrap can't make a mount namespace here")
+    done = subprocess.run(
+        [*command, *COMMAND, "demo", *given],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "stores 264 MiB" in done.stderr
+    assert "has 64 MiB free" in done.stderr
+    assert f"another directory in {setting}" in done.stderr
+    assert done.stderr.count("\n") == 1

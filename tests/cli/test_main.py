@@ -132,7 +132,7 @@ def test_a_wrong_url_is_blamed_on_the_argument_that_held_it():
     for command in ("check", "lifecycle"):
         done = kvferry(command, "nonsense://x")
         assert done.status == 2
-        assert done.err.startswith("kvferry: STORE_URL: store.url: not a usable store URL")
+        assert done.err.startswith("kvferry: STORE_URL: not a usable store URL")
 
 
 def test_check_takes_the_configured_store(tmp_path):

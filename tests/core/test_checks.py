@@ -213,6 +213,14 @@ def test_sparse_job_ids_are_refused_in_the_end():
     assert "number jobs 1, 2, 3" in message
 
 
+def test_an_id_that_was_left_out_is_new_when_it_comes():
+    world = World()
+    world.open("s")
+    for job_id in (1, 3, 2):
+        assert admissions(world.store(job_id, f"k{job_id}", 3 * job_id)) == (Admission.ACCEPTED,)
+    assert admissions(world.store(2, "k2", 6)) == (Admission.JOINED,)
+
+
 def test_dense_ids_are_never_too_sparse():
     world = World(max_open_jobs=5)
     world.open("s")

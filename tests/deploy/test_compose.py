@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from compose_spec import PyCompose
 
 from kvferry_client import tier_config
 from kvferry_server.cli import config
@@ -30,6 +31,14 @@ def transfer_config(compose: dict[str, Any]) -> dict[str, Any]:
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
     return {each.split(":")[0]: each.split(":")[1] for each in service.get("volumes", [])}
+
+
+def test_it_is_a_compose_file_by_the_specification() -> None:
+    text = (FOLDER / "compose.yaml").read_text()
+    PyCompose.from_yaml(text).validate()
+    for known, unknown in (("cap_drop:", "cap_dorp:"), ("restart: always", "restart: sometimes")):
+        with pytest.raises(ValueError, match=r"kvferry"):
+            PyCompose.from_yaml(text.replace(known, unknown, 1))
 
 
 def test_M10_the_region_fits_into_shared_memory(compose: dict[str, Any]) -> None:

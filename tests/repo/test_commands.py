@@ -1,8 +1,8 @@
 """Every command and sample configuration in the documentation is one that works.
 
 Lines for programs of this repository are parsed by their own parsers; those for other programs as
-far as shell words, and each path of this repository that they name has to exist. Which pages' lines
-are really executed is said at the bottom.
+far as shell words, and each path of this repository that they name has to exist. They are executed
+in tests/walk.
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ from __future__ import annotations
 import configparser
 import json
 import re
-import shlex
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,11 +19,10 @@ from kvferry_client import tier_config
 from kvferry_server.adapters.metric_families import FAMILIES
 from kvferry_server.cli import config
 from kvferry_server.cli.main import build_parser
+from tests.walk.pages import PAGES, ROOT, Block, blocks, commands, lines
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-RUN_ELSEWHERE = {"grpcurl.md"}
-BLOCK = re.compile(r"^```([\w-]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUN_WHOLE = "grpcurl.md"
+"""One script, with words over several lines: tests/repo/test_grpcurl.py."""
 OF_OTHERS = {
     *(
         "aws",
@@ -49,59 +44,11 @@ NOT_PARSED = {"", "mermaid", "text", "proto", "diff", "dockerfile"}
 FOLDERS = ("deploy/", "docs/", "tests/", "tools/", "requirements/", "proto/")
 
 
-@dataclass(frozen=True)
-class Block:
-    page: Path
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.language}:{self.text[:30]!r}"
-
-
-def blocks(*languages: str) -> list[Block]:
-    return [
-        Block(page, language, text)
-        for page in PAGES
-        for language, text in BLOCK.findall(page.read_text())
-        if not languages or language in languages
-    ]
-
-
-def lines(block: Block) -> list[str]:
-    """The commands of a block; what a console block shows of the output is left out."""
-    joined = block.text.replace("\\\n", " ").splitlines()
-    if block.language == "console":
-        return [line[2:] for line in joined if line.startswith("$ ")]
-    return [line for line in joined if line.strip() and not line.startswith("#")]
-
-
-def commands(line: str) -> list[list[str]]:
-    """The words of each command of a line, without redirections and variables before it."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
-    lexer.whitespace_split = True
-    found: list[list[str]] = [[]]
-    for word in lexer:
-        if set(word) <= set("|&;"):
-            found.append([])
-        else:
-            found[-1].append(word)
-    return [cleaned for words in found if (cleaned := without_prefix(words))]
-
-
-def without_prefix(words: list[str]) -> list[str]:
-    while words and (re.match(r"\w+=", words[0]) or words[0] == "sudo"):
-        words = words[1:]
-        if words[:1] == ["-u"]:
-            words = words[2:]
-    return words
-
-
 SHOWN = [
     pytest.param(block.page, line, id=f"{block.page.stem}: {line[:60]}")
     for block in blocks("bash", "console")
     for line in lines(block)
-    if block.page.name not in RUN_ELSEWHERE
+    if block.page.name != RUN_WHOLE
 ]
 
 
@@ -197,32 +144,3 @@ def test_options_that_pages_name_exist() -> None:
         if name not in known
     }
     assert {each for each in unknown if not each.endswith((".sock", ".toml", ".py"))} == set()
-
-
-def test_the_quick_start_works_with_a_directory(tmp_path: Path) -> None:
-    """Its commands in their order, on `file://`, by this environment's kvferry."""
-    kvferry = [sys.executable, "-m", "kvferry_server.cli"]
-    page = (ROOT / "docs" / "quickstart.md").read_text()
-    for shown in (
-        "kvferry check s3://bucket/prefix",
-        "kvferry serve --store-url",
-        "kvferry status",
-    ):
-        assert shown in page
-    store, sockets = (tmp_path / "store").as_uri(), tmp_path / "run"
-    subprocess.run([*kvferry, "check", store], check=True, timeout=120)
-    serve = [*kvferry, "serve", "--store-url", store, "--socket-dir", str(sockets)]
-    daemon = subprocess.Popen([*serve, "--http-listen", ""], stderr=subprocess.PIPE, text=True)
-    try:
-        assert daemon.stderr
-        while "ready: " not in (line := daemon.stderr.readline()):
-            assert line, "the daemon ended"
-        status = [*kvferry, "status", "--socket-dir", str(sockets)]
-        done = subprocess.run(status, capture_output=True, text=True, check=True, timeout=60)
-        assert "store" in done.stdout
-        demo = [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
-        subprocess.run(demo, check=True, timeout=120, capture_output=True)
-    finally:
-        daemon.terminate()
-        _, rest = daemon.communicate(timeout=60)
-    assert daemon.returncode == 0, rest

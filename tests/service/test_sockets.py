@@ -49,6 +49,7 @@ def test_G09_a_path_over_107_bytes_is_refused_with_the_limit(socket_dir: Path):
     with pytest.raises(ConfigError, match="107") as refusal:
         prepare(longer)
     assert str(longer) in refusal.value.message
+    assert "choose a shorter sockets.directory" in refusal.value.message
     assert not longer.exists()
 
 

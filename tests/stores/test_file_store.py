@@ -171,6 +171,7 @@ def test_a_preflight_that_can_not_work_says_why(tmp_path):
     report = store.preflight()
     assert not report.ready
     assert str(tmp_path / "store") in report.problem
+    assert report.problem.endswith(": a file is in the way: name another directory in store.url")
     assert "\n" not in report.problem
     assert [step.passed for step in report.steps] == [False]
     (tmp_path / "store").unlink()
@@ -228,7 +229,7 @@ def test_what_the_mode_forbids_is_denied():
         assert run_refused(nobody, root) == ["ready", "OK", "DENIED", "DENIED"]
         os.chown(root, 0, 0)
         problem, *ends = run_refused(nobody, root)
-        assert "not readable and writable" in problem
+        assert "not readable and writable: change its owner or mode" in problem
         assert ends == ["UNAVAILABLE"] * 3
     finally:
         shutil.rmtree(root)

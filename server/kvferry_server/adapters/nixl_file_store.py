@@ -1,7 +1,8 @@
 """The object store `file:///dir`, over NIXL's POSIX plugin: one file per object.
 
 Owns: names and paths, the temporary file and its rename, and what an OSError means for a chunk.
-Imports core and the adapters `nixl_*`, `integrity` and `file_store_staging`.
+Imports core and the adapters `nixl_*`, `integrity`, `file_errors` and
+`file_store_staging`.
 
 A file appears under its object's name only when it is complete. Nothing is fsynced: after a power
 cut an object may be damaged, and then fails its checksum. The store removes nothing but its own
@@ -29,6 +30,7 @@ from kvferry_server.core.errors import ConfigError
 from kvferry_server.core.ports import CheckStep, Preflight
 from kvferry_server.core.types import JobKind, Presence, TransferStatus
 
+from .file_errors import meaning
 from .file_store_staging import AREA, Staging, sweep
 from .integrity import Integrity
 from .nixl_driver import DriverPool, TransferDriver
@@ -141,7 +143,8 @@ class FileObjectStore:
                 try:
                     detail = action()
                 except OSError as error:
-                    problem = f"directory {self._root}: {error.strerror or error}"
+                    why, advice = error.strerror or str(error), meaning(error)[1]
+                    problem = f"directory {self._root}: {why}: {advice}"
                     detail = problem
                 seconds = time.monotonic() - began
                 steps.append(CheckStep(name, passed=not problem, detail=detail, seconds=seconds))
@@ -261,9 +264,7 @@ class FileObjectStore:
     def _open_root(self) -> str:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(
-                errno.EACCES, "not readable and writable: change its mode or owner"
-            )
+            raise PermissionError(errno.EACCES, "not readable and writable")
         return "exists, readable and writable"
 
     def _open_staging(self) -> str:

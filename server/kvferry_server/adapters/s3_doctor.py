@@ -94,6 +94,11 @@ class S3Doctor:
             client.close()
         return self._found
 
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[str]:
+        """URL of the store itself: what is tried there bears scratch names."""
+        yield f"s3://{self._settings.bucket}/{self._settings.prefix}"
+
     def delete(self, name: str) -> None:
         """Blocking: remove an object by its name relative to the prefix, if that is allowed."""
         with self._client() as client, contextlib.suppress(*REQUEST_ERRORS):

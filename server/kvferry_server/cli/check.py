@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from kvferry_server.adapters.findings import PARTS, Cause, Finding, Level
@@ -22,7 +23,7 @@ from .text import printable
 from .wire import build_doctor, build_store
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
-_LOOKED_AT = frozenset({"endpoint", "credentials", "bucket"})
+_LOOKED_AT = frozenset({"endpoint", "credentials", "bucket", "directory", "temporary files"})
 """Steps of a preflight that the doctor has taken more closely before."""
 
 
@@ -32,8 +33,11 @@ class Doctor(Protocol):
     def look(self) -> list[Finding]:
         """Blocking: everything up to what can't be got past."""
 
+    def trial(self) -> AbstractContextManager[str]:
+        """URL of the store that may be tried out inside the block."""
+
     def delete(self, name: str) -> None:
-        """Remove an object by its name, if that is allowed."""
+        """Remove an object of the trial by its name, if that is allowed."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,11 +55,21 @@ def run(args: argparse.Namespace) -> int:
     found = doctor.look()
     settings = ""
     if not _failed(found):
-        settings, more = _try_out(config, doctor)
+        with doctor.trial() as url:
+            settings, more = _try_out(_for_trial(config, url), doctor)
         found += more
     print(_as_json(config, found, settings) if args.json else _as_text(config, found, settings))
     failed = _failed(found)
     return int(failed.cause or Cause.OTHER) if failed else 0
+
+
+def _for_trial(config: Config, url: str) -> Config:
+    """A daemon's checksums are none of a check's business."""
+    return replace(
+        config,
+        store=replace(config.store, url=url),
+        integrity=replace(config.integrity, catalog_directory=""),
+    )
 
 
 def _try_out(config: Config, doctor: Doctor) -> tuple[str, list[Finding]]:

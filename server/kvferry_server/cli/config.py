@@ -189,12 +189,8 @@ def _of(option: Option) -> str:
 def _with_default_paths(config: Config, paths: Paths) -> Config:
     directory = str(Path(config.sockets.directory or paths.sockets).absolute())
     url = config.store.url or (Path(paths.state) / "store").as_uri()
-    catalog = config.integrity.catalog_directory
     return replace(
         config,
-        integrity=replace(
-            config.integrity, catalog_directory=catalog and str(Path(catalog).absolute())
-        ),
         sockets=replace(config.sockets, directory=directory),
         store=replace(config.store, url=url),
     )
@@ -213,6 +209,13 @@ def _check_meaning(config: Config, settings: Mapping[str, Setting]) -> None:
     ):
         raise _wrong(
             "store.naming", setting("store.naming"), '"vllm" needs a store.url of the form s3://'
+        )
+    catalog = config.integrity.catalog_directory
+    if catalog and not catalog.startswith("/"):
+        raise _wrong(
+            "integrity.catalog_directory",
+            setting("integrity.catalog_directory"),
+            "must be an absolute path, or empty for none",
         )
     path = f"{config.sockets.directory}/{LONGEST_SOCKET_NAME}"
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
@@ -274,4 +277,5 @@ def _advice(name: str, known: set[str]) -> str:
 
 
 def _wrong(key: str, setting: Setting, why: str) -> ConfigError:
-    return ConfigError(f"{setting.source}: {key}: {why}", reason="CONFIG_VALUE", field=key)
+    place = ARGUMENT if setting.source == ARGUMENT else f"{setting.source}: {key}"
+    return ConfigError(f"{place}: {why}", reason="CONFIG_VALUE", field=key)

@@ -26,11 +26,13 @@ from kvferry_server.service.settings import ADMIN_SOCKET
 
 from .channel import CALL_SECONDS, explained, open_channel
 from .options import LONGEST_SOCKET_NAME, SOCKET_PATH_BYTES
-from .store_url import parse_store_url
-from .text import printable
+from .store_url import FileUrl, parse_store_url
+from .text import printable, size
 
 START_SECONDS = 30.0
 STOP_SECONDS = 40.0
+NEEDED_BYTES = 264 << 20
+"""256 chunks of 1 MiB, and what else a file system needs for them."""
 _PAUSE_SECONDS = 0.1
 _SOCKETS = "run"
 
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: the store URL is wrong, or TMPDIR too long for a socket's path.
-        Unavailable: the daemon does not start, or the store can't be used.
+        Unavailable: the daemon does not start, or the store can't be used or has no room.
     """
     if args.store_url:
         parse_store_url(args.store_url)
@@ -51,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _temporary_directory() as directory:
             url = args.store_url or (directory / "store").as_uri()
+            _check_space(url, "--store-url" if args.store_url else "TMPDIR")
             return _run_in(directory, url, interrupts)
     except _Interrupted:
         print("\ninterrupted; nothing is left behind", file=sys.stderr)
@@ -94,6 +97,28 @@ def _run_in(directory: Path, store_url: str, interrupts: _Interrupts) -> int:
             while client.poll() is None:
                 interrupts.pause()
             return 0 if client.returncode == 0 else 1
+
+
+def _check_space(url: str, setting: str) -> None:
+    """A disk that fills up only shows as chunks that were shed.
+
+    Raises:
+        Unavailable: the file system of a directory has too little room; with both numbers.
+    """
+    where = parse_store_url(url)
+    if not isinstance(where, FileUrl):
+        return
+    place = Path(where.directory)
+    while not place.exists():
+        place = place.parent
+    system = os.statvfs(place)
+    free = system.f_bavail * system.f_frsize
+    if free < NEEDED_BYTES:
+        raise Unavailable(
+            f"the demo stores {size(NEEDED_BYTES)} and the file system of {place} has {size(free)} "
+            f"free: free some space, or name another directory in {setting}",
+            reason="NO_SPACE",
+        )
 
 
 @contextmanager

@@ -52,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"rules": shown, "applied": bool(args.apply)}, default=str))
         else:
-            print(_text(shown, len(wanted) - len(shown), pending=wanted != rules))
+            print(_text(shown, len(wanted) - len(shown)))
+            if args.apply:
+                print("written; this is what the bucket has now")
+            elif wanted != rules:
+                print("nothing was written; add --apply to write this")
     return 0
 
 
@@ -68,12 +72,10 @@ def _days(args: argparse.Namespace) -> int | None:
     return int(args.days)
 
 
-def _text(shown: list[dict[str, object]], others: int, *, pending: bool) -> str:
+def _text(shown: list[dict[str, object]], others: int) -> str:
     lines = [printable(json.dumps(rule, default=str)) for rule in shown]
     if not shown:
         lines.append("no rule touches this store: its objects are kept for ever")
     if others:
         lines.append(f"{others} more rules of the bucket are about other objects and stay")
-    if pending:
-        lines.append("nothing was written; add --apply to write this")
     return "\n".join(lines)

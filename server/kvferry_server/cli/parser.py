@@ -212,10 +212,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+_SOCKETS = "(default: /run/kvferry for root, else $XDG_RUNTIME_DIR/kvferry)"
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    _flag(parser, "--config", "FILE", "TOML file (default: /etc/kvferry/config.toml if it exists)")
+    _flag(
+        parser,
+        "--config",
+        "FILE",
+        "TOML file (default, if it exists: /etc/kvferry/config.toml for root, else "
+        "$XDG_CONFIG_HOME/kvferry/config.toml, where XDG_CONFIG_HOME is ~/.config if unset)",
+    )
     _flag(parser, "--store-url", "URL", "where the objects are: file:///dir or s3://bucket/prefix")
-    _flag(parser, "--socket-dir", "DIR", "directory of the sockets (default: /run/kvferry)")
+    _flag(parser, "--socket-dir", "DIR", f"directory of the sockets {_SOCKETS}")
     _flag(parser, "--http-listen", "HOST:PORT", "metrics and health (default: 127.0.0.1:9477)")
     _flag(parser, "--log-level", "LEVEL", "debug, info, warning or error (default: info)")
     _flag(parser, "--log-format", "FORMAT", "text or json (default: text)")
@@ -228,9 +237,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 def _add_live(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--config", "FILE", "TOML file that names the socket directory")
-    _flag(
-        parser, "--socket-dir", "DIR", "directory of the daemon's sockets (default: /run/kvferry)"
-    )
+    _flag(parser, "--socket-dir", "DIR", f"directory of the daemon's sockets {_SOCKETS}")
 
 
 def _add_shown(parser: argparse.ArgumentParser) -> None:

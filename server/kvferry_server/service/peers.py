@@ -71,13 +71,13 @@ class PeerPolicy:
                 return
             raise PermissionDenied(
                 f"the peer is seen as uid {OVERFLOW_ID}, which every uid of another user "
-                "namespace looks like: set allow_overflow_uid to admit all of them",
+                "namespace looks like: set sockets.allow_overflow_uid to admit all of them",
                 reason="PEER_OVERFLOW_UID",
             )
         if peer.uid in self._uids or peer.gids & (self._gids - {OVERFLOW_ID}):
             return
         raise PermissionDenied(
-            f"uid {peer.uid} may not attach: add it to allowed_uids, or one of its groups to "
-            "allowed_gids, in the daemon's configuration",
+            f"uid {peer.uid} may not attach: add it to sockets.allowed_uids, or one of its "
+            "groups to sockets.allowed_gids, in the daemon's configuration",
             reason="PEER_NOT_ALLOWED",
         )

@@ -42,9 +42,9 @@ def check_socket_dir(directory: Path) -> None:
         if length > MAX_SOCKET_PATH_BYTES:
             raise ConfigError(
                 f"the socket path {path} has {length} bytes; Linux allows "
-                f"{MAX_SOCKET_PATH_BYTES}: choose a shorter socket_dir",
+                f"{MAX_SOCKET_PATH_BYTES}: choose a shorter sockets.directory",
                 reason="SOCKET_PATH_TOO_LONG",
-                field="socket_dir",
+                field="sockets.directory",
             )
 
 
@@ -119,7 +119,7 @@ class SocketDirectory:
             raise ConfigError(
                 f"the daemon can't give {self.path} to group {self.gid}: it must be a member",
                 reason="SOCKET_GROUP_DENIED",
-                field="socket_group",
+                field="sockets.group",
             ) from error
         except OSError as error:
             raise self._refusal(f"can't be prepared: {error.strerror}") from error
@@ -155,9 +155,9 @@ class SocketDirectory:
             os.close(descriptor)
             raise FailedPrecondition(
                 f"another kvferry daemon (pid {holder}) serves {self.path}: stop it or choose "
-                "another socket_dir",
+                "another sockets.directory",
                 reason="SOCKET_DIR_IN_USE",
-                field="socket_dir",
+                field="sockets.directory",
             ) from error
         try:
             os.ftruncate(descriptor, 0)
@@ -177,13 +177,15 @@ class SocketDirectory:
             raise ConfigError(
                 f"{path} is in the way and not a socket: it was kept, move it elsewhere",
                 reason="NOT_A_SOCKET",
-                field="socket_dir",
+                field="sockets.directory",
             )
         path.unlink()
 
     def _refusal(self, problem: str) -> ConfigError:
         return ConfigError(
-            f"socket_dir {self.path} {problem}", reason="BAD_SOCKET_DIR", field="socket_dir"
+            f"sockets.directory {self.path} {problem}",
+            reason="BAD_SOCKET_DIR",
+            field="sockets.directory",
         )
 
 
@@ -198,5 +200,5 @@ def _resolve_group(group: str) -> int | None:
         raise ConfigError(
             f"there is no group {group!r} on this system: give its number",
             reason="UNKNOWN_GROUP",
-            field="socket_group",
+            field="sockets.group",
         ) from error
