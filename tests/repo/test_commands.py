@@ -37,7 +37,18 @@ OF_OTHERS = {
         "journalctl",
         "kubectl",
     ),
-    *("mkdir", "npm", "pip", "python3", "stat", "systemctl", "useradd", "usermod", "vllm"),
+    *(
+        "mkdir",
+        "npm",
+        "pip",
+        "python3",
+        "stat",
+        "systemctl",
+        "systemd-run",
+        "useradd",
+        "usermod",
+        "vllm",
+    ),
 }
 PARSERS = {"toml", "yaml", "json", "ini", "bash", "console", "promql", "python"}
 NOT_PARSED = {"", "mermaid", "text", "proto", "diff", "dockerfile"}

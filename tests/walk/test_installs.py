@@ -97,5 +97,9 @@ def look_at(page: str, home: Path, printed: dict[str, str]) -> None:
     if page == "docs/systemd.md":
         (status,) = (text for line, text in printed.items() if " status " in line)
         assert "store     s3://bucket/prefix: ready" in status
+        (check,) = (
+            text for line, text in printed.items() if " kvferry check " in line.replace("/", " ")
+        )
+        assert "store s3://bucket/prefix: ready" in check
         (journal,) = (text for line, text in printed.items() if line.startswith("journalctl"))
         assert ": ready: " in journal

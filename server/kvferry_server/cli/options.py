@@ -85,9 +85,9 @@ class IntegrityOptions:
     catalog_directory: str = option(
         "",
         Option(
-            "Directory of the files that keep checksums over a restart of the daemon, one file "
-            "per store and socket directory; see [integrity](integrity.md). Made with mode 0700 "
-            "if missing. Empty keeps them in memory only.",
+            "Directory of the files that keep checksums over a restart of the daemon, an absolute "
+            "path; one file per store and socket directory, see [integrity](integrity.md). Made "
+            "with mode 0700 if missing. Empty keeps them in memory only.",
             env="KVFERRY_CATALOG_DIR",
             default_doc=(
                 "`/var/lib/kvferry/catalog`, or `catalog` in the state directory of another "
