@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 .PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix walk \
 	rotation \
 	fuzz e2e-vllm e2e-vllm-matrix image-test observe \
-	outage dashboard faults mutants soak protos \
+	outage dashboard faults mutants soak bench bench-quick protos \
 	states baseline lock wheel clean
 
 help: ## list the targets
@@ -91,6 +91,14 @@ MINUTES ?= 30
 soak: $(BIN)/.matrix $(BIN)/.observe ## three engines and random faults for MINUTES; writes docs/evidence/soak.md
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
 
+bench: $(BIN)/.bench ## every figure of docs/performance.md, which it writes; under an hour; root, bubblewrap, Ceph, 4 GB
+	$(BIN)/python tools/e2e_vllm_env.py
+	$(BIN)/python -m bench
+
+bench-quick: $(BIN)/.bench ## a part of it in five minutes: one line per target, and bench-quick.json
+	$(BIN)/python tools/e2e_vllm_env.py
+	$(BIN)/python -m bench --quick --json bench-quick.json
+
 protos: $(BIN)/.dev ## write the stubs
 	$(BIN)/python tools/generate_protos.py
 
@@ -107,6 +115,8 @@ lock: $(BIN)/.dev ## write requirements/ anew; LOCK_ARGS=--upgrade for newer ver
 	$(LOCK) $(LOCK_ARGS) --group matrix --output-file requirements/matrix.txt
 	$(LOCK) $(LOCK_ARGS) --group observe --constraint requirements/dev.txt \
 		--output-file requirements/observe.txt
+	$(LOCK) $(LOCK_ARGS) --group bench --constraint requirements/dev.txt \
+		--constraint requirements/observe.txt --output-file requirements/bench.txt
 	echo hatchling | $(LOCK) $(LOCK_ARGS) --output-file requirements/build.txt -
 
 wheel: $(BIN)/python ## build dist/kvferry-*.whl
@@ -137,6 +147,10 @@ $(BIN)/.matrix: $(BIN)/.dev requirements/matrix.txt
 
 $(BIN)/.observe: $(BIN)/.dev requirements/observe.txt
 	$(PIP) --require-hashes -r requirements/observe.txt
+	@touch $@
+
+$(BIN)/.bench: $(BIN)/.matrix requirements/bench.txt
+	$(PIP) --require-hashes -r requirements/bench.txt
 	@touch $@
 
 $(BUF): tools/buf/package-lock.json

@@ -40,12 +40,11 @@ def build(request: dict[str, Any]) -> AsyncLLM:
         "secondary_tiers": request["tiers"],
         "step_times": request["step_times"],
     }
+    arguments = {"max_model_len": 2048, "max_num_batched_tokens": 2048} | request["arguments"]
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=request["model"],
             skip_tokenizer_init=True,
-            max_model_len=2048,
-            max_num_batched_tokens=2048,
             max_num_seqs=4,
             enforce_eager=True,
             enable_prefix_caching=True,
@@ -56,7 +55,7 @@ def build(request: dict[str, Any]) -> AsyncLLM:
                 kv_role="kv_both",
                 kv_connector_extra_config=offload,
             ),
-            **request["arguments"],
+            **arguments,
         )
     )
 

@@ -42,9 +42,9 @@ SCENARIOS = {
 }
 
 
-def prove(name: str, python: Path, work: Path, report: Report) -> None:
+def prove(kind: type[Proof], folder: Path, python: Path, report: Report) -> None:
     """Set everything up and run a scenario. Raises NotProven, EngineFailed, PodFailed."""
-    folder, home = work / name, work / "home"
+    home = folder.with_name("home")
     shared, logs = folder / "shared", folder / "logs"
     for directory, owner in ((home, ENGINE_UID), (folder, 0), (shared, DAEMON_UID), (logs, 0)):
         directory.mkdir(mode=0o755, exist_ok=directory == home)
@@ -54,7 +54,7 @@ def prove(name: str, python: Path, work: Path, report: Report) -> None:
     setup = EngineSetup(python, model, folder / "adapter", home, shared, logs)
     with PodClient(shared, logs / "pod.log") as pod:
         try:
-            SCENARIOS[name].kind(pod, setup, report).run()
+            kind(pod, setup, report).run()
         finally:
             (logs / "daemon.log").write_text(pod.ask("log"))
 
@@ -81,7 +81,7 @@ def main() -> int:
         report = Report(cold)
         report.say(f"scenario {name}")
         try:
-            prove(name, python, work, report)
+            prove(SCENARIOS[name].kind, work / name, python, report)
         except (NotProven, EngineFailed, PodFailed) as failure:
             text = f"e2e-vllm {name}: NOT PROVEN: {failure}\nlogs: {work / name / 'logs'}"
             print(text, flush=True)  # noqa: T201

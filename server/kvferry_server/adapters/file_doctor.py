@@ -50,7 +50,7 @@ class FileDoctor:
         with tempfile.TemporaryDirectory(prefix=".kvferry-check-", dir=self._place()) as scratch:
             yield Path(scratch).as_uri()
 
-    def delete(self, name: str) -> None:
+    def delete(self, *names: str) -> None:
         """The trial's directory goes as a whole."""
 
     def _directory(self, place: Path, seconds: float) -> Finding:

@@ -99,10 +99,12 @@ class S3Doctor:
         """URL of the store itself: what is tried there bears scratch names."""
         yield f"s3://{self._settings.bucket}/{self._settings.prefix}"
 
-    def delete(self, name: str) -> None:
-        """Blocking: remove an object by its name relative to the prefix, if that is allowed."""
+    def delete(self, *names: str) -> None:
+        """Blocking: remove objects by their names relative to the prefix, if that is allowed."""
         with self._client() as client, contextlib.suppress(*REQUEST_ERRORS):
-            client.delete_object(Bucket=self._settings.bucket, Key=self._settings.object_key(name))
+            for name in names:
+                key = self._settings.object_key(name)
+                client.delete_object(Bucket=self._settings.bucket, Key=key)
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[S3Client]:

@@ -36,8 +36,8 @@ class Doctor(Protocol):
     def trial(self) -> AbstractContextManager[str]:
         """URL of the store that may be tried out inside the block."""
 
-    def delete(self, name: str) -> None:
-        """Remove an object of the trial by its name, if that is allowed."""
+    def delete(self, *names: str) -> None:
+        """Remove objects by their names, if that is allowed."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,14 +56,14 @@ def run(args: argparse.Namespace) -> int:
     settings = ""
     if not _failed(found):
         with doctor.trial() as url:
-            settings, more = _try_out(_for_trial(config, url), doctor)
+            settings, more = _try_out(for_trial(config, url), doctor)
         found += more
     print(_as_json(config, found, settings) if args.json else _as_text(config, found, settings))
     failed = _failed(found)
     return int(failed.cause or Cause.OTHER) if failed else 0
 
 
-def _for_trial(config: Config, url: str) -> Config:
+def for_trial(config: Config, url: str) -> Config:
     """A daemon's checksums are none of a check's business."""
     return replace(
         config,

@@ -34,7 +34,7 @@ STOP_SECONDS = 40.0
 NEEDED_BYTES = 264 << 20
 """256 chunks of 1 MiB, and what else a file system needs for them."""
 _PAUSE_SECONDS = 0.1
-_SOCKETS = "run"
+SOCKETS = "run"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,22 +49,22 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.store_url:
         parse_store_url(args.store_url)
-    interrupts = _Interrupts()
+    interrupts = Interrupts()
     try:
-        with _temporary_directory() as directory:
+        with temporary_directory() as directory:
             url = args.store_url or (directory / "store").as_uri()
             _check_space(url, "--store-url" if args.store_url else "TMPDIR")
             return _run_in(directory, url, interrupts)
-    except _Interrupted:
+    except Interrupted:
         print("\ninterrupted; nothing is left behind", file=sys.stderr)
         return 1
 
 
-class _Interrupted(Exception):
+class Interrupted(Exception):
     """The user wants it to end."""
 
 
-class _Interrupts:
+class Interrupts:
     """SIGINT and SIGTERM as a state."""
 
     def __init__(self) -> None:
@@ -79,21 +79,22 @@ class _Interrupts:
         """Let some time pass.
 
         Raises:
-            _Interrupted: a signal has come.
+            Interrupted: a signal has come.
         """
         if not self._seen:
             time.sleep(_PAUSE_SECONDS)
         if self._seen:
-            raise _Interrupted
+            raise Interrupted
 
 
-def _run_in(directory: Path, store_url: str, interrupts: _Interrupts) -> int:
-    sockets = directory / _SOCKETS
+def _run_in(directory: Path, store_url: str, interrupts: Interrupts) -> int:
+    sockets = directory / SOCKETS
     engine = [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
-    with (directory / "daemon.log").open("w+") as log, _daemon(sockets, store_url, log) as daemon:
-        url = _wait_ready(daemon, sockets / ADMIN_SOCKET, log, interrupts)
+    log_file = directory / "daemon.log"
+    with log_file.open("w+") as log, own_daemon(sockets, store_url, log) as daemon:
+        url = wait_ready(daemon, sockets / ADMIN_SOCKET, log, interrupts)
         print(f"daemon    process {daemon.pid}, store {printable(url)}", flush=True)
-        with _process(engine) as client:
+        with child(engine) as client:
             while client.poll() is None:
                 interrupts.pause()
             return 0 if client.returncode == 0 else 1
@@ -122,11 +123,11 @@ def _check_space(url: str, setting: str) -> None:
 
 
 @contextmanager
-def _temporary_directory() -> Iterator[Path]:
+def temporary_directory() -> Iterator[Path]:
     """Removed at the end, whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="kvferry-demo-"))
     try:
-        if len(os.fsencode(directory / _SOCKETS / LONGEST_SOCKET_NAME)) > SOCKET_PATH_BYTES:
+        if len(os.fsencode(directory / SOCKETS / LONGEST_SOCKET_NAME)) > SOCKET_PATH_BYTES:
             raise ConfigError(
                 f"sockets below {directory} would have a path of more than {SOCKET_PATH_BYTES} "
                 "bytes: set TMPDIR to a shorter directory",
@@ -139,19 +140,19 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def _daemon(sockets: Path, store_url: str, log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
+def own_daemon(sockets: Path, store_url: str, log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that knows no setting but these."""
     config = sockets.parent / "config.toml"
     config.write_text('[integrity]\ncatalog_directory = ""\n')
     command = [sys.executable, "-m", "kvferry_server.cli", "serve", "--config", str(config)]
     command += ["--store-url", store_url, "--socket-dir", str(sockets), "--http-listen", ""]
     command += ["--log-level", "warning"]
-    with _process(command, log) as daemon:
+    with child(command, log) as daemon:
         yield daemon
 
 
 @contextmanager
-def _process(command: list[str], log: IO[str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def child(command: list[str], log: IO[str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Runs in a session of its own, so that Ctrl-C on the terminal does not reach it."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("KVFERRY_")}
     process = subprocess.Popen(command, env=environ, stderr=log, start_new_session=True)  # noqa: S603
@@ -166,8 +167,8 @@ def _process(command: list[str], log: IO[str] | None = None) -> Iterator[subproc
             process.wait()
 
 
-def _wait_ready(
-    daemon: subprocess.Popen[bytes], socket: Path, log: IO[str], interrupts: _Interrupts
+def wait_ready(
+    daemon: subprocess.Popen[bytes], socket: Path, log: IO[str], interrupts: Interrupts
 ) -> str:
     """Wait until the daemon's store passed its preflight; return the store's URL."""
     end = time.monotonic() + START_SECONDS

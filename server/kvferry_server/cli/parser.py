@@ -23,6 +23,7 @@ COMMANDS = (
     "resume",
     "log-level",
     "lifecycle",
+    "bench",
     "completion",
     "version",
 )
@@ -43,6 +44,7 @@ first steps:
   kvferry check s3://bucket/prefix                can this store be used, and if not, why
   kvferry serve --store-url s3://bucket/prefix    run the daemon
   kvferry status --watch                          what a running daemon does
+  kvferry bench s3://bucket/prefix                how fast is it, chunk size by chunk size
   kvferry pause stores                            stop writing, without a restart
 
 exit status: 0 fine, 1 failed, 2 wrong use or configuration; `check` has more, see its help"""
@@ -126,6 +128,19 @@ examples:
   kvferry lifecycle s3://bucket/prefix --days 14
   kvferry lifecycle s3://bucket/prefix --days 14 --apply"""
 
+_BENCH = """\
+Measure a store: rates of stores and loads at three chunk sizes, and lookups, through a daemon of
+the command's own; beside it the same store without a daemon in between, in turn, pair by pair.
+Compares every byte, removes what it stored. Without STORE_URL: a temporary directory."""
+
+_BENCH_EXAMPLES = """\
+examples:
+  kvferry bench
+  kvferry bench s3://bucket/prefix --pairs 10 --megabytes 128
+  kvferry bench file:///var/lib/kvferry/store --json | jq '.sizes[].load_mb_per_second'
+
+What the figures mean for the chunk size, and when loading beats computing: docs/performance.md"""
+
 _COMPLETION = """\
 Print a script that completes commands and options in a shell."""
 
@@ -206,6 +221,11 @@ def build_parser() -> argparse.ArgumentParser:
     _flag(lifecycle, "--days", "N", "expire objects so many days after they were stored")
     lifecycle.add_argument("--apply", action="store_true", help="write the rule")
     lifecycle.add_argument("--json", action="store_true", help="print one JSON object")
+    bench = add("bench", "measure a store", _BENCH, _BENCH_EXAMPLES)
+    bench.add_argument("url", nargs="?", metavar="STORE_URL", help="the store to measure")
+    _flag(bench, "--pairs", "N", "pairs of measurements at each chunk size (default: 5)", "5")
+    _flag(bench, "--megabytes", "N", "MiB to move in each measurement (default: 64)", "64")
+    bench.add_argument("--json", action="store_true", help="print one JSON object")
     completion = add("completion", "print a completion script", _COMPLETION, _COMPLETION_EXAMPLES)
     completion.add_argument("shell", choices=SHELLS, metavar="bash|zsh|fish", help="which shell")
     add("version", "print the version", "Print the version.")
@@ -245,5 +265,7 @@ def _add_shown(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="redraw each second until Ctrl-C")
 
 
-def _flag(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
-    parser.add_argument(name, metavar=metavar, help=text)
+def _flag(
+    parser: argparse.ArgumentParser, name: str, metavar: str, text: str, default: str | None = None
+) -> None:
+    parser.add_argument(name, metavar=metavar, help=text, default=default)
