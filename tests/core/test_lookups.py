@@ -52,16 +52,39 @@ def test_known_keys_need_no_probe():
 
 
 @pytest.mark.parametrize("wave", [1, 3, 4])
-def test_a_prefix_group_is_probed_in_growing_waves(wave):
+def test_a_prefix_group_is_probed_in_growing_numbers(wave):
     w = world(probe_wave=wave, probe_batch=1000)
     _, done = w.start_lookup(MANY)
     sizes = []
     while w.probing:
         sizes.append(len(asked(done)))
         done = w.probed(PRESENT)
-    assert sizes[:-1] == [wave * 2**n for n in range(len(sizes) - 1)]
+    assert sizes[:-1] == [wave * 4**n for n in range(len(sizes) - 1)]
     assert sum(sizes) == 200
     assert verdicts(done) == ((PRESENT,) * 200,)
+
+
+def test_a_prefix_group_goes_on_while_its_last_probes_still_run():
+    w = world(probe_batch=1)
+    _, done = w.start_lookup("abcdefghijkl")
+    assert asked(done) == list("abcd")
+    assert asked(w.probed(PRESENT, 1)) == list("efgh")
+    assert asked(w.probed(PRESENT, 3)) == list("i")
+    for _ in range(6):
+        assert not w.probed(PRESENT).of(LookupReply)
+    while len(w.probing) > 1:
+        w.probed(PRESENT)
+    assert verdicts(w.probed(PRESENT)) == ((PRESENT,) * 12,)
+
+
+def test_nothing_behind_an_absence_is_asked_for_while_keys_before_it_are_open():
+    w = world(probe_batch=1)
+    w.start_lookup("abcdefghijkl")
+    assert asked(w.probed(ABSENT, 3)) == []
+    assert asked(w.probed(PRESENT, 1)) == []
+    done = w.probed(PRESENT, 2)
+    assert asked(done) == []
+    assert verdicts(done) == ((PRESENT, PRESENT, ABSENT) + (UNKNOWN,) * 9,)
 
 
 @pytest.mark.parametrize("miss", [ABSENT, UNKNOWN])

@@ -301,7 +301,7 @@ def ask_prober(prober: Prober, keys: list[str]):
 
 def test_an_unreachable_store_is_asked_no_key_by_key_questions():
     agent = QueryAgent()
-    prober = Prober([agent], 2, lambda: False)
+    prober = Prober(lambda: agent, 1, lambda: False)
     assert ask_prober(prober, [f"bad{n}" for n in range(8)]) is None
     prober.close()
     assert len(agent.queries) == 1
@@ -312,14 +312,14 @@ def test_a_failing_reachability_check_counts_as_unreachable():
     def broken() -> bool:
         raise ZeroDivisionError
 
-    prober = Prober([QueryAgent()], 1, broken)
+    prober = Prober(QueryAgent, 1, broken)
     assert ask_prober(prober, ["bad"]) is None
     assert ask_prober(prober, ["there"]) == [Presence.PRESENT]
     prober.close()
 
 
 def test_a_broken_receiver_of_answers_harms_nobody_else():
-    prober = Prober([QueryAgent()], 1, lambda: True)
+    prober = Prober(QueryAgent, 1, lambda: True)
 
     def broken(_):
         raise ZeroDivisionError
@@ -332,9 +332,63 @@ def test_a_broken_receiver_of_answers_harms_nobody_else():
 
 def test_close_answers_what_was_asked():
     agent = QueryAgent()
-    prober = Prober([agent], 1, lambda: True)
+    prober = Prober(lambda: agent, 1, lambda: True)
     answers = []
     for _ in range(20):
         prober.probe(["there", "bad", "gone"], answers.append)
     prober.close()
     assert answers == [[Presence.PRESENT, Presence.UNKNOWN, Presence.ABSENT]] * 20
+
+
+class SlowAgent(QueryAgent):
+    """Answers once the gate is open."""
+
+    gate = threading.Event()
+
+    def present(self, keys):
+        assert self.gate.wait(GUARD_SECONDS)
+        return super().present(keys)
+
+
+def test_agents_are_added_while_queries_wait_and_no_more_than_allowed():
+    agents: list[SlowAgent] = []
+    SlowAgent.gate.clear()
+
+    def make() -> SlowAgent:
+        agents.append(SlowAgent())
+        return agents[-1]
+
+    prober = Prober(make, 3, lambda: True)
+    answers = []
+    prober.probe(["there"], answers.append)
+    time.sleep(0.05)
+    assert len(agents) == 1
+    for _ in range(20):
+        prober.probe(["there", "gone"], answers.append)
+    wait_until(lambda: len(agents) == 3)
+    time.sleep(0.05)
+    SlowAgent.gate.set()
+    prober.close()
+    assert len(agents) == 3
+    assert all(agent.queries and agent.closed for agent in agents)
+    assert answers.count([Presence.PRESENT, Presence.ABSENT]) == 20
+
+
+def test_what_is_asked_is_answered_if_no_further_agent_can_be_made():
+    agents: list[QueryAgent] = []
+
+    def make() -> QueryAgent:
+        if agents:
+            raise NixlFault
+        agents.append(SlowAgent())
+        return agents[0]
+
+    SlowAgent.gate.clear()
+    prober = Prober(make, 3, lambda: True)
+    answers = []
+    for _ in range(10):
+        prober.probe(["there"], answers.append)
+    time.sleep(0.05)
+    SlowAgent.gate.set()
+    prober.close()
+    assert answers == [[Presence.PRESENT]] * 10

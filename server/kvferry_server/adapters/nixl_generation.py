@@ -19,8 +19,6 @@ from .nixl_prober import Prober
 from .nixl_steps import Steps, ask, move
 from .s3_types import Credentials, Dialect, S3Inquiry, S3Settings
 
-_PROBE_THREADS = 8
-
 
 class Generation:
     """Agents made from one dialect and one set of credentials.
@@ -50,11 +48,7 @@ class Generation:
                 waiting=waiting,
             ),
         )
-        self._prober = Prober(
-            [make_agent() for _ in range(probe_agents)],
-            _PROBE_THREADS,
-            self._diagnosis.worth_asking,
-        )
+        self._prober = Prober(make_agent, probe_agents, self._diagnosis.worth_asking)
         self.submit = self._pool.submit
 
     exact_size = False

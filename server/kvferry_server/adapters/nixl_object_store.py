@@ -122,7 +122,7 @@ class S3ObjectStore:
         integrity: what is done around each transfer.
         telemetry: gets the expiry of the keys in use.
         agents: NIXL agents for transfers; each runs 25 chunks at once.
-        probe_agents: NIXL agents for lookups.
+        probe_agents: most NIXL agents for lookups; made as they are needed.
 
     Raises:
         ConfigError: NIXL or its OBJ plugin is missing; the text says what to do.

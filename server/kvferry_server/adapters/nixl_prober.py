@@ -11,20 +11,22 @@ does, a call asks nothing more after `_LONGEST_CALL_SECONDS`; what is not known 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kvferry_server.core.types import Presence
 
-from .nixl_library import NixlAgent, QueryFailed
+from .nixl_library import NixlAgent, NixlFault, QueryFailed
 
 ProbeDone = Callable[[Sequence[Presence] | None], None]
 
-_KEYS_PER_QUERY = 8
+_KEYS_PER_QUERY = 13
+"""Half of what an agent runs at once, for the two threads that an agent has."""
+_THREADS_PER_AGENT = 2
 _LONGEST_CALL_SECONDS = 20.0
 """Nobody waits longer for a lookup, and a call that never ended would end the daemon."""
 
@@ -46,30 +48,31 @@ class _Call:
 
 
 class Prober:
-    """Answers existence queries on its own threads and agents.
+    """Answers existence queries on its own threads and agents; more are made when queries wait.
 
     Args:
-        agents: from now on this prober's; closed with it.
-        threads: queries that run at once, over all agents.
+        make_agent: makes one; from then on it is this prober's and closed with it.
+        most_agents: at least one.
         reachable: blocking; whether the store answers anything at all, asked when a query failed.
     """
 
     def __init__(
-        self, agents: Sequence[NixlAgent], threads: int, reachable: Callable[[], bool]
+        self,
+        make_agent: Callable[[], NixlAgent],
+        most_agents: int,
+        reachable: Callable[[], bool],
     ) -> None:
-        self._agents = tuple(agents)
+        self._make_agent = make_agent
+        self._most_agents = most_agents
+        self._agents = [make_agent()]
         self._reachable = reachable
         self._wake = threading.Condition()
         self._queue: deque[tuple[_Call, range]] = deque()
+        self._idle = 0
+        self._growing = False
         self._closing = False
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(agent,), name=f"kvferry-probe-{n}", daemon=True
-            )
-            for n, agent in zip(range(threads), itertools.cycle(self._agents), strict=False)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._start_threads(self._agents[0])
 
     def probe(self, keys: Sequence[str], done: ProbeDone) -> None:
         """Ask for at least one object by its key in the bucket; see `ObjectStore.probe`."""
@@ -82,8 +85,8 @@ class Prober:
         with self._wake:
             self._closing = True
             self._wake.notify_all()
-        for thread in self._threads:
-            thread.join()
+        while self._threads:
+            self._threads.pop().join()
         for agent in self._agents:
             agent.close()
 
@@ -91,13 +94,48 @@ class Prober:
         for start in range(keys.start, keys.stop, keys_per_query):
             self._queue.append((call, range(start, min(start + keys_per_query, keys.stop))))
             call.queries_left += 1
-        self._wake.notify_all()
+        self._wake.notify(min(len(self._queue), self._idle))
+        if len(self._queue) > self._idle and not self._growing and not self._closing:
+            self._growing = len(self._agents) < self._most_agents
+            if self._growing:
+                self._start_thread(self._grow)
+
+    def _grow(self) -> None:
+        """Add agents for as long as queries wait for one."""
+        while True:
+            with self._wake:
+                enough = len(self._agents) >= self._most_agents or self._closing
+                if enough or len(self._queue) <= self._idle:
+                    self._growing = False
+                    return
+            try:
+                agent = self._make_agent()
+            except NixlFault as fault:
+                _logger.warning("no further agent for lookups: %s", fault)
+                with self._wake:
+                    self._most_agents = len(self._agents)
+                continue
+            with self._wake:
+                self._agents.append(agent)
+                self._start_threads(agent)
+
+    def _start_threads(self, agent: NixlAgent) -> None:
+        for _ in range(_THREADS_PER_AGENT):
+            self._start_thread(partial(self._run, agent))
+
+    def _start_thread(self, target: Callable[[], None]) -> None:
+        name = f"kvferry-probe-{len(self._threads)}"
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self, agent: NixlAgent) -> None:
         while True:
             with self._wake:
                 while not self._queue and not self._closing:
+                    self._idle += 1
                     self._wake.wait()
+                    self._idle -= 1
                 if not self._queue:
                     return
                 call, keys = self._queue.popleft()

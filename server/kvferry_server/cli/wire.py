@@ -187,4 +187,5 @@ def _s3_store(
         ),
         telemetry=telemetry,
         agents=math.ceil(config.limits.max_inflight_chunks / REQUESTS_PER_AGENT),
+        probe_agents=math.ceil(config.limits.max_probing_keys / REQUESTS_PER_AGENT),
     )

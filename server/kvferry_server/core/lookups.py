@@ -1,7 +1,7 @@
 """Lookups: answers from the presence table, probes for the rest.
 
 One probe per object whoever asks (single flight); a prefix-ordered group is probed in
-growing waves and stops at its first absence; everything ends at its deadline.
+growing numbers and stops at its first absence; everything ends at its deadline.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from .types import EngineSettings, LookupGroup, ObjectRef, Presence, VerdictSour
 
 _Verdict = tuple[Presence, VerdictSource]
 _CUTOFF = (Presence.UNKNOWN, VerdictSource.CUTOFF)
+_INDEX_VERDICTS = (
+    (Presence.PRESENT, VerdictSource.INDEX),
+    (Presence.ABSENT, VerdictSource.INDEX),
+    _CUTOFF,
+)
 _AWAKE_PACE_SECONDS = 0.5
 """How often the loop has to be seen so that no time of a running probe goes uncounted."""
+_GROWTH = 3
+"""A prefix whose keys are all present is asked for in 32, 128, 512 keys: each round four times as
+many, without a pause between the rounds."""
 _MAX_UNSENT_PER_PROBING = 1024
 """Keys that may wait for a probe, per key that may be probed at once."""
 
@@ -32,7 +40,10 @@ class _Group:
     spec: LookupGroup
     refs: tuple[ObjectRef, ...]
     verdicts: list[_Verdict | None]
-    wave: int
+    window: int
+    """Probes that it may wait for at once; each key found to be present makes room for more."""
+    limit: int
+    """No key from here on has to be asked for."""
     cursor: int = 0
     """All verdicts before it are known."""
     frontier: int = 0
@@ -105,6 +116,9 @@ class Lookups:
 
     def start(self, event: StartLookup, space: str, now: float) -> None:
         """Answer at once or begin to probe."""
+        usable = self.available and self._breaker.allows(now)
+        if usable and self._answered_from_index(event, space, now):
+            return
         lookup = _Lookup(event.lookup_id, event.session_id, event.deadline)
         lookup.groups = [
             _Group(
@@ -113,16 +127,31 @@ class Lookups:
                 tuple(ObjectRef(space, key) for key in spec.keys),
                 [None] * len(spec.keys),
                 self._settings.probe_wave if spec.prefix_ordered else len(spec.keys),
+                len(spec.keys),
             )
             for spec in event.groups
         ]
         self._open[event.lookup_id] = lookup
-        if not (self.available and self._breaker.allows(now)):
+        if not usable:
             self._give_up(lookup)
             return
         for group in lookup.groups:
             self._advance(group, now)
         self._reply_if_done(lookup)
+
+    def _answered_from_index(self, event: StartLookup, space: str, now: float) -> bool:
+        """Reply if no key has to be asked for; the ordinary case of a warm index."""
+        verdicts = []
+        for group in event.groups:
+            known = self._presence.known(space, group.keys, now, to_absent=group.prefix_ordered)
+            if known is None:
+                return False
+            verdicts.append(known + (Presence.UNKNOWN,) * (len(group.keys) - len(known)))
+        for presence, source in _INDEX_VERDICTS:
+            count = sum(group.count(presence) for group in verdicts)
+            self._counters[f"verdicts_{presence.name.lower()}_{source}"] += count
+        self._emit(LookupReply(event.lookup_id, tuple(verdicts)))
+        return True
 
     def cancel(self, lookup_id: int) -> None:
         """Forget a lookup that nobody waits for."""
@@ -226,22 +255,28 @@ class Lookups:
             for group, at in probing.waiters:
                 group.verdicts[at] = verdict
                 del group.awaited[at]
+                if verdict[0] is not Presence.PRESENT and group.spec.prefix_ordered:
+                    group.limit = min(group.limit, at + 1)
                 touched[group] = None
         for group in touched:
             self._advance(group, now)
             self._reply_if_done(group.lookup)
 
     def _advance(self, group: _Group, now: float) -> None:
-        """Use what is known; ask for the next wave once the last one is answered."""
+        """Use what is known, and ask for what comes next while the store answers."""
         while group.cursor < len(group.refs):
-            if group.cursor == group.frontier:
-                self._ask_wave(group, now)
+            if group.frontier < group.limit and len(group.awaited) < group.window:
+                self._ask_ahead(group, now)
             verdict = group.verdicts[group.cursor]
             if verdict is None:
                 return
             group.cursor += 1
-            if group.spec.prefix_ordered and verdict[0] is not Presence.PRESENT:
+            if not group.spec.prefix_ordered:
+                continue
+            if verdict[0] is not Presence.PRESENT:
                 self._cut(group, group.cursor)
+            elif verdict[1] is VerdictSource.PROBE:
+                group.window += _GROWTH
 
     def _cut(self, group: _Group, at: int) -> None:
         """Answer UNKNOWN from a position on, and want no probe of it any more."""
@@ -249,23 +284,23 @@ class Lookups:
         group.cursor = len(group.refs)
         self._release(group)
 
-    def _ask_wave(self, group: _Group, now: float) -> None:
-        """Fill in what is known from the frontier on; want probes for up to a wave of others."""
-        asked = 0
-        for at in range(group.frontier, len(group.refs)):
-            if asked == group.wave:
-                break
+    def _ask_ahead(self, group: _Group, now: float) -> None:
+        """Fill in what is known from the frontier on; want probes for others while there is room.
+
+        Nothing behind a known absence is asked for.
+        """
+        for at in range(group.frontier, group.limit):
+            if len(group.awaited) >= group.window:
+                return
             group.frontier = at + 1
-            ref = group.refs[at]
-            known = self._presence.get(ref, now)
+            known = self._presence.get(group.refs[at], now)
             if known is None:
-                self._want(group, at, ref)
-                asked += 1
+                self._want(group, at, group.refs[at])
             else:
                 group.verdicts[at] = (known, VerdictSource.INDEX)
                 if known is Presence.ABSENT and group.spec.prefix_ordered:
-                    break
-        group.wave *= 2
+                    group.limit = at + 1
+                    return
 
     def _want(self, group: _Group, at: int, ref: ObjectRef) -> None:
         """Wait for the object's probe, a new one if need be and the bound allows."""

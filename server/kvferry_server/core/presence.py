@@ -7,6 +7,7 @@ that no step has to grow or search through a large one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, unique
 from itertools import islice
 from typing import NamedTuple
@@ -62,6 +63,30 @@ class PresenceTable:
         part[name] = entry
         return Presence.PRESENT if entry.known is _Known.PRESENT else Presence.ABSENT
 
+    def known(
+        self, space: str, keys: Sequence[bytes], now: float, *, to_absent: bool
+    ) -> tuple[Presence, ...] | None:
+        """What is known of many objects, to the first absent one if so wanted.
+
+        None if one of them has to be probed.
+        """
+        prefix, parts = _prefix(space), self._parts
+        found = []
+        for key in keys:
+            name = prefix + key
+            part = parts[hash(name) % len(parts)]
+            entry = part.pop(name, None)
+            if entry is None or now >= entry.expires:
+                return None
+            part[name] = entry
+            if entry.known is _Known.PRESENT:
+                found.append(Presence.PRESENT)
+                continue
+            found.append(Presence.ABSENT)
+            if to_absent:
+                break
+        return tuple(found)
+
     def probed(self, ref: ObjectRef, verdict: Presence, now: float) -> Presence:
         """Take in a probe's answer (not UNKNOWN) and return the verdict for readers.
 
@@ -108,5 +133,10 @@ class PresenceTable:
 
 
 def _name(ref: ObjectRef) -> bytes:
-    """The object in one small value; two spaces share one only if their 64-bit hashes do."""
-    return hash(ref.space).to_bytes(8, "big", signed=True) + ref.key
+    """The object in one small value."""
+    return _prefix(ref.space) + ref.key
+
+
+def _prefix(space: str) -> bytes:
+    """Tells spaces apart, unless their 64-bit hashes are equal."""
+    return hash(space).to_bytes(8, "big", signed=True)

@@ -202,7 +202,7 @@ class EngineSettings:
     """How long an object whose load failed for its content counts as absent."""
     max_presence_entries: int = 1_000_000
     probe_wave: int = 32
-    """Keys of a prefix-ordered group probed at first; doubles with each wave."""
+    """Keys of a prefix-ordered group probed at first; grows as keys turn out to be present."""
     max_probing_keys: int = 256
     probe_batch: int = 32
     """Keys in one `StartProbe`."""
