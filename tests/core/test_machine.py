@@ -168,8 +168,8 @@ class Driver(RuleBasedStateMachine):
             for kind, queue in transfers._queue.kinds.items()
         }
         assert not waiting[LOAD]
-        ceiling = transfers.capacity - 1 if transfers.capacity > 1 else transfers.capacity
-        assert not waiting[STORE] or transfers.active[STORE] >= ceiling
+        most = transfers._window.limit(transfers.capacity, self.now)
+        assert not waiting[STORE] or transfers.active[STORE] >= most
 
     def check_wakeup(self, event):
         due = self.engine.next_wakeup(self.now)

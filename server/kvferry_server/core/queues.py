@@ -113,19 +113,17 @@ class ChunkQueue:
 class TransferQueue:
     """Both kinds together with the rule that picks the next one to start.
 
-    Stores leave a quarter of the transfer slots to loads (if there are several), so a load
-    rarely waits for a running store; loads leave one start in eight to stores.
+    No more stores run than their limit says; loads leave one start in eight to stores.
     """
 
     def __init__(self) -> None:
         self.kinds = {kind: ChunkQueue() for kind in JobKind}
         self._loads_in_a_row = 0
 
-    def pop(self, active_stores: int, capacity: int) -> Chunk | None:
+    def pop(self, active_stores: int, most_stores: int) -> Chunk | None:
         """The next chunk to start, or None if none may start now."""
-        ceiling = capacity - max(1, capacity // 4) if capacity > 1 else capacity
         kinds = [JobKind.LOAD]
-        if active_stores < ceiling:
+        if active_stores < most_stores:
             at = 0 if self._loads_in_a_row >= LOADS_PER_STORE else 1
             kinds.insert(at, JobKind.STORE)
         for kind in kinds:

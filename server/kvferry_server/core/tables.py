@@ -100,3 +100,20 @@ class Session:
             del self.storing_slots[chunk.slot]
         else:
             self.storing_slots[chunk.slot] -= 1
+
+
+class Attempt:
+    """A running transfer."""
+
+    __slots__ = ("awake_at", "began", "chunk", "stores", "trial")
+
+    def __init__(
+        self, chunk: Chunk, began: float, awake_at: float, stores: int, *, trial: bool
+    ) -> None:
+        self.chunk = chunk
+        self.began = began
+        self.awake_at = awake_at
+        """In ticked seconds, in which a pause of the process does not count."""
+        self.stores = stores
+        """How many were running when it began."""
+        self.trial = trial

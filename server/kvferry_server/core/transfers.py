@@ -17,7 +17,8 @@ from .errors import IllegalTransition
 from .presence import PresenceTable
 from .queues import PRUNE_SLACK, TransferQueue
 from .states import ChunkEvent, ChunkState, next_state
-from .tables import Chunk, Job, Session
+from .store_window import StoreWindow
+from .tables import Attempt, Chunk, Job, Session
 from .types import (
     EngineSettings,
     JobKind,
@@ -49,17 +50,6 @@ _BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
 _OUTAGES = frozenset({Refusal.NOT_READY, Refusal.BREAKER})
 
 
-class _Active:
-    """A running transfer."""
-
-    __slots__ = ("awake_at", "chunk", "trial")
-
-    def __init__(self, chunk: Chunk, awake_at: float, *, trial: bool) -> None:
-        self.chunk = chunk
-        self.awake_at = awake_at
-        self.trial = trial
-
-
 class Transfers:
     """The chunks of all sessions on their way.
 
@@ -84,8 +74,9 @@ class Transfers:
         self._random = random.Random(settings.random_seed)  # noqa: S311 -- jitter
         self._admission = AdmissionPolicy(settings)
         self._queue = TransferQueue()
+        self._window = StoreWindow()
         self._by_deadline: deque[Job] = deque()
-        self._active: dict[int, _Active] = {}
+        self._active: dict[int, Attempt] = {}
         self._storing: set[ObjectRef] = set()
         self._last_transfer_id = 0
         self._job_order = 0
@@ -137,7 +128,8 @@ class Transfers:
         """Start what may start, end what is refused by now, and forget what is done with."""
         self._drop_refused(now)
         while len(self._active) < self.capacity:
-            chunk = self._queue.pop(self.active[JobKind.STORE], self.capacity)
+            most_stores = self._window.limit(self.capacity, now)
+            chunk = self._queue.pop(self.active[JobKind.STORE], most_stores)
             if chunk is None:
                 break
             if now >= chunk.job.deadline:
@@ -167,6 +159,9 @@ class Transfers:
         chunk.job.session.active_chunks -= 1
         self._note_health(kind, status, now, trial=attempt.trial)
         known = self._note_presence(chunk, status, now)
+        if kind is JobKind.LOAD and status is TransferStatus.OK:
+            size = chunk.job.session.spec.slot_bytes
+            self._window.load_ended(size, now - attempt.began, attempt.stores, now)
         if not self._may_retry(chunk, status, now):
             self._end(chunk, ChunkEvent.FINISH, outcome, now)
         return chunk.ref if known else None
@@ -292,12 +287,15 @@ class Transfers:
         chunk.attempts += 1
         self._last_transfer_id += 1
         trial = self.breakers[kind].begin(now)
-        self._active[self._last_transfer_id] = _Active(chunk, self._awake, trial=trial)
+        stores = self.active[JobKind.STORE]
+        self._active[self._last_transfer_id] = Attempt(chunk, now, self._awake, stores, trial=trial)
         self.queued[kind] -= 1
         self.active[kind] += 1
         job.session.active_chunks += 1
         if kind is JobKind.STORE:
             self.queued_store_bytes -= job.session.spec.slot_bytes
+        else:
+            self._window.load_began(now)
         if job.first_start is None:
             job.first_start = now
         self._emit(
