@@ -95,7 +95,7 @@ def measure(misses: int, hits: int) -> FirstTokens:
             return loaded, computed
 
     # Not in memory as all else: the containers have a /dev/shm of their own.
-    work = Path(tempfile.mkdtemp(prefix="kvferry-bench-", dir="/tmp"))  # noqa: S108
+    work = Path(tempfile.mkdtemp(prefix="kvferry-bench-", dir="/tmp"))
     work.chmod(0o755)
     try:
         run_e2e.prove(Measurement, work / "bench", ENVIRONMENT / "bin" / "python", Report({}))
