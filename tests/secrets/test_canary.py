@@ -150,7 +150,7 @@ def processes_seen(daemon_pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_X01_a_canary_is_found_in_the_daemons_memory_only(
+def test_a_canary_is_found_in_the_daemons_memory_only(
     way: Callable[[Path, ExitStack], Canary], tmp_path: Path, stack: ExitStack
 ):
     server = stack.enter_context(FaultServer())
@@ -193,9 +193,7 @@ def test_X01_a_canary_is_found_in_the_daemons_memory_only(
     assert all(daemon_knows.values()), "a scanner that finds nothing there proves nothing"
 
 
-def test_X01_a_process_of_the_same_uid_without_the_right_cannot_look(
-    tmp_path: Path, stack: ExitStack
-):
+def test_a_process_of_the_same_uid_without_the_right_cannot_look(tmp_path: Path, stack: ExitStack):
     server = stack.enter_context(FaultServer())
     canary = by_shared_file(tmp_path, stack)
     daemon = start_daemon(tmp_path, server, canary, stack, free_ports(1)[0], NO_PTRACE)
