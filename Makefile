@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-annotate --no-emit-index-url
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix walk \
+.PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix model walk \
 	rotation \
 	fuzz e2e-vllm e2e-vllm-matrix image-test observe \
 	outage dashboard faults mutants soak bench bench-quick protos \
@@ -54,6 +54,9 @@ matrix: $(BIN)/.matrix ## the contract suite over real S3 servers
 
 walk: $(BIN)/.matrix ## every page that installs something, walked from a checkout on; root, a network
 	$(BIN)/pytest -m walk tests/walk $(PYTEST_ARGS)
+
+model: $(BIN)/.dev ## how often the model check takes each transition; fails below 100
+	$(BIN)/pytest -s -m slow tests/core $(PYTEST_ARGS)
 
 rotation: $(BIN)/.dev ## keys change every 10 s for 3 minutes under load
 	$(BIN)/pytest -s -m slow tests/secrets $(PYTEST_ARGS)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kvferry_client import Outcome
 from kvferry_server.adapters.s3_types import Credentials, S3Settings
 from kvferry_server.core.types import TransferStatus
+from tests.faults.rig import Scenario
 from tests.stores.subjects import load_bytes, make_s3_store, store_bytes
 from tests.support.s3_servers import SeaweedFS
 
@@ -62,3 +64,37 @@ def test_default_encryption_of_the_bucket_encrypts_what_is_stored():
             store.close()
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        {"SSEAlgorithm": "AES256"},
+        {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:1:key/kvferry"},
+    ],
+    ids=["SSE-S3", "SSE-KMS"],
+)
+def test_what_a_daemon_stores_gets_the_default_encryption_of_the_bucket(default: dict[str, str]):
+    """Moto encrypts nothing, but says as S3 does which encryption an object has."""
+    scenario = Scenario("moto")
+    try:
+        client = scenario.server.client()
+        client.put_bucket_encryption(
+            Bucket=scenario.server.bucket,
+            ServerSideEncryptionConfiguration={
+                "Rules": [{"ApplyServerSideEncryptionByDefault": default}]
+            },
+        )
+        scenario.start()
+        keys = scenario.engine.stored()
+        names = list(scenario.backing.objects())
+        assert len(names) == len(keys)
+        for name in names:
+            head = client.head_object(Bucket=scenario.server.bucket, Key=name)
+            assert head["ServerSideEncryption"] == default["SSEAlgorithm"]
+            assert head.get("SSEKMSKeyId") == default.get("KMSMasterKeyID")
+        client.close()
+        scenario.engine.load(keys)
+        assert scenario.engine.settle() == [Outcome.LOADED] * len(keys)
+    finally:
+        scenario.close()
