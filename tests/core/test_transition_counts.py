@@ -16,7 +16,7 @@ from .test_machine import EngineMachine, JobMachine
 
 LEAST = 100
 RUNS = settings(
-    max_examples=400,
+    max_examples=1_200,
     stateful_step_count=80,
     deadline=None,
     database=None,

@@ -245,8 +245,8 @@ MUTANTS = (
         "M25",
         "an over-long object of unknown length is noticed by its size",
         ADAPTERS + "integrity.py",
-        "if size == buffer.nbytes else TransferStatus.WRONG_SIZE",
-        "if size else TransferStatus.WRONG_SIZE",
+        "    if facts.size_bytes != buffer.nbytes:",
+        "    if not facts.size_bytes:",
         "tests/stores/test_contract.py::TestContract::test_D03_over_long_object[1-localbucket]",
     ),
     Mutant(
@@ -379,5 +379,40 @@ MUTANTS = (
         "libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)",
         "libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)",
         "tests/service/test_hardening.py::test_no_dumps_and_no_core",
+    ),
+    Mutant(
+        "M42",
+        "a load of an object of unknown checksum is compared with the one that the store keeps",
+        ADAPTERS + "integrity.py",
+        "    if checksum and facts.checksum is not None and not facts.checksum.is_of(buffer):",
+        "    if False:",
+        "tests/stores/test_stored_checksums.py::"
+        "test_damage_that_the_server_does_not_notice_is_noticed",
+    ),
+    Mutant(
+        "M43",
+        "the checksums of a multipart upload's parts say nothing of the whole object",
+        ADAPTERS + "stored_checksums.py",
+        '    if answer.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":\n        return None\n',
+        "",
+        "tests/stores/test_stored_checksums.py::"
+        "test_what_says_nothing_of_the_whole_object_is_no_checksum",
+    ),
+    Mutant(
+        "M44",
+        "`require` moves nothing whose checksum nobody knows",
+        ADAPTERS + "integrity.py",
+        "                return TransferStatus.CORRUPT, known\n",
+        "                pass\n",
+        "tests/stores/test_stored_checksums.py::"
+        "test_require_moves_nothing_that_nobody_knows_a_checksum_of",
+    ),
+    Mutant(
+        "M45",
+        "a handle is released once its transfer is over",
+        ADAPTERS + "nixl_driver.py",
+        "                self._agent.finish(chunk.handle)\n",
+        "                pass\n",
+        "tests/stores/test_s3_faults.py::test_handles_are_counted_until_they_are_released",
     ),
 )

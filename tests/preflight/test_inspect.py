@@ -8,6 +8,7 @@ import pytest
 
 from kvferry_server.adapters.s3_inspect import MEMORY_SECONDS, S3Inspector
 from kvferry_server.adapters.s3_types import Credentials, Dialect, S3Settings
+from kvferry_server.adapters.stored_checksums import ObjectFacts
 from kvferry_server.core.types import TransferStatus
 from tests.support.fault_server import Fault
 
@@ -34,13 +35,13 @@ def inspector(fault_server, clock):
 
 def test_the_size_of_an_object(inspector, fault_server):
     fault_server.put("pre/a/b.bin", bytes(1234))
-    assert inspector.size_of("a/b.bin") == 1234
+    assert inspector.facts_of("a/b.bin") == ObjectFacts(1234)
     assert inspector.classify_load("a/b.bin") is TransferStatus.UNAVAILABLE
     assert inspector.classify_store("a/b.bin") is TransferStatus.UNAVAILABLE
 
 
 def test_an_absent_object(inspector):
-    assert inspector.size_of("none") is None
+    assert inspector.facts_of("none") is None
     assert inspector.classify_load("none") is TransferStatus.MISSING
     assert inspector.classify_store("none") is TransferStatus.UNAVAILABLE
 
@@ -57,7 +58,7 @@ def test_a_failing_endpoint_is_asked_once_a_second(inspector, fault_server, cloc
     rule = fault_server.add(fault)
     answers = [inspector.classify_load(f"x{number}") for number in range(20)]
     assert answers == [TransferStatus.UNAVAILABLE] * 20
-    assert inspector.size_of("x") is None
+    assert inspector.facts_of("x") is None
     assert len(fault_server.requests()) == 1
     fault_server.remove(rule)
     clock.now += MEMORY_SECONDS

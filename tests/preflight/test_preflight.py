@@ -212,7 +212,11 @@ def test_H01_a_server_without_the_newer_checksums_works(preflight):
         result = preflight(server)
         assert result.report.ready
         assert result.report.settings == "path addressing, checksum required"
-        assert all(request.status < 300 for request in server.requests())
+        assert result.dialect is not None
+        assert not result.dialect.tells_checksums
+        [refused] = [request for request in server.requests() if request.status >= 300]
+        assert refused.method == "HEAD", "asked once whether checksums may be asked for"
+        assert "x-amz-checksum-mode" in refused.headers
 
 
 def test_H01_a_server_that_stores_the_framing_works(preflight):

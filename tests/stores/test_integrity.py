@@ -10,6 +10,7 @@ import pytest
 
 from kvferry_server.adapters import integrity
 from kvferry_server.adapters.integrity import ChecksumCatalog, Expectation, Integrity
+from kvferry_server.adapters.stored_checksums import ObjectFacts, StoredChecksum
 from kvferry_server.core.telemetry import SILENCE, Checked
 from kvferry_server.core.types import TransferStatus
 
@@ -27,6 +28,7 @@ class ScriptedMover:
     write_status: TransferStatus = OK
     readings: list[int] = field(default_factory=list)
     size_requests: int = 0
+    kept: StoredChecksum | None = None
 
     def write(self, name, buffer):
         del name
@@ -45,11 +47,13 @@ class ScriptedMover:
         buffer[: len(part)] = part
         return OK
 
-    def size(self, name):
+    def facts(self, name):
         del name
         yield from ()
         self.size_requests += 1
-        return self.size_answer
+        if self.size_answer is None:
+            return None
+        return ObjectFacts(self.size_answer, self.kept)
 
 
 def run(procedure) -> TransferStatus:
@@ -205,7 +209,7 @@ def test_a_length_that_was_only_learnt_is_forgotten_when_it_is_wrong():
     mover = ScriptedMover(bytes(SIZE))
     catalog = ChecksumCatalog()
     rules = Integrity(catalog)
-    catalog.learn("name", SIZE + 1)
+    catalog.learn("name", Expectation(SIZE + 1, None))
     assert load(rules, mover) is TransferStatus.WRONG_SIZE
     assert load(rules, mover) is OK
 

@@ -73,7 +73,7 @@ def test_what_was_stored_is_known_after_a_restart(path):
         catalog.put("name", Expectation(SIZE, 7))
         catalog.put("gone", Expectation(SIZE, 8))
         catalog.drop("gone")
-        catalog.learn("length", SIZE)
+        catalog.learn("length", Expectation(SIZE, None))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     with catalog_on(path) as catalog:

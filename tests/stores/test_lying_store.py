@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from kvferry_server.adapters import integrity
 from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
 from kvferry_server.adapters.nixl_steps import Move
+from kvferry_server.adapters.stored_checksums import ObjectFacts
 from kvferry_server.core import events, tables
 from kvferry_server.core.effects import JobFinished, StartTransfer
 from kvferry_server.core.engine import Engine
@@ -103,9 +104,9 @@ class LyingStore:
             return TransferStatus.OK
         return TransferStatus.UNAVAILABLE if name in self.objects else TransferStatus.MISSING
 
-    def size(self, name):
+    def facts(self, name):
         yield from ()
-        return len(self.objects.get(name, b""))
+        return ObjectFacts(len(self.objects.get(name, b"")))
 
     def put(self, step: Move, lie: str, at: int) -> None:
         data = bytes(step.buffer)
@@ -198,8 +199,6 @@ class LyingMachine(RuleBasedStateMachine):
     def advance(self, running, answer=None):
         """Resume a procedure; what ended, if it did."""
         start, name = running.start, running.step.target
-        if start.kind is JobKind.STORE and answer is None:
-            self.known.pop(name, None)
         try:
             step = running.procedure.send(answer)
         except StopIteration as stop:

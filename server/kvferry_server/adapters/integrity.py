@@ -2,7 +2,7 @@
 
 Owns: the canary, and the two procedures (store, load) that all object stores share; a store
 contributes a `ChunkMover`, `integrity_catalog` what is known of objects. Imports core,
-`integrity_catalog` and `nixl_steps`.
+`integrity_catalog`, `nixl_steps` and `stored_checksums`.
 
 Rules:
 
@@ -13,6 +13,8 @@ Rules:
   slot's last byte is set to a random canary. If it still holds the canary afterwards, the chunk is
   loaded once more with another canary: a byte of a whole object can't equal both.
 * Over-long objects: NIXL cuts them silently. Where the length is not known, it is asked for once.
+  That answer also has the checksum that the store itself keeps, where it keeps one: the load is
+  compared with it, and from then on the daemon knows its own.
 * A checksum that an object failed stays until the object is stored anew: otherwise the next load of
   the same damaged bytes would pass for want of knowledge. A store that fails half-way changes
   nothing of what is known. The entry of a missing object is dropped, but never the entry of a store
@@ -33,6 +35,7 @@ from kvferry_server.core.types import TransferStatus
 
 from .integrity_catalog import ChecksumCatalog, Expectation
 from .nixl_steps import Procedure, Steps
+from .stored_checksums import ObjectFacts
 
 __all__ = ["ChecksumCatalog", "ChunkMover", "Expectation", "Integrity", "Verify"]
 
@@ -62,8 +65,8 @@ class ChunkMover(Protocol):
     def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
         """Fill the slot from the object; OK means that the transfer succeeded, nothing more."""
 
-    def size(self, name: str) -> Steps[int | None]:
-        """Length of the object in bytes; None if it can't be found out."""
+    def facts(self, name: str) -> Steps[ObjectFacts | None]:
+        """What the store says of the object; None if it can't be found out."""
 
 
 class Integrity:
@@ -71,7 +74,8 @@ class Integrity:
 
     Args:
         catalog: what is known of objects; may be shared by several stores of the same objects.
-        verify: `require`: a load whose checksum is not known ends CORRUPT, before any byte moves.
+        verify: `require`: a load whose checksum neither the catalog nor the store knows ends
+            CORRUPT, before any byte moves.
             `when-known`: it is loaded, and its length checked. `off`: no checksum is taken or
             compared; lengths are still checked, since the rest of a short object's slot would
             be another chunk's bytes, and the catalog remembers lengths only.
@@ -102,24 +106,25 @@ class Integrity:
     def load(self, mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
         """Fill a slot from an object and verify it."""
         expected = yield from self._catalog.find(name)
-        status = yield from self._load(_Counted(mover, self._telemetry), name, buffer, expected)
-        self._note(status, expected)
+        counted = _Counted(mover, self._telemetry)
+        status, known = yield from self._load(counted, name, buffer, expected)
+        self._note(status, known=known)
         outdated = status is TransferStatus.MISSING or (
             status is TransferStatus.WRONG_SIZE and expected is not None and expected.crc is None
         )
         if expected is not None and outdated:
             self._catalog.forget(name, expected)
         elif expected is None and status is TransferStatus.OK:
-            self._catalog.learn(name, buffer.nbytes)
+            crc = crc32c(buffer) if known else None
+            self._catalog.learn(name, Expectation(buffer.nbytes, crc))
         return status
 
     def close(self) -> None:
         """Have the catalog write what it knows to its file. May be repeated."""
         self._catalog.close()
 
-    def _note(self, status: TransferStatus, expected: Expectation | None) -> None:
+    def _note(self, status: TransferStatus, *, known: bool) -> None:
         """Tell what the verification of a load came to, if it came so far."""
-        known = self._verify != "off" and expected is not None and expected.crc is not None
         result = Checked.VERIFIED if known else Checked.LENGTH_ONLY
         if status is not TransferStatus.OK:
             failed = _CHECKS.get(status)
@@ -131,21 +136,27 @@ class Integrity:
 
     def _load(
         self, mover: ChunkMover, name: str, buffer: memoryview, expected: Expectation | None
-    ) -> Procedure:
+    ) -> Steps[tuple[TransferStatus, bool]]:
+        """How it ended, and whether a checksum was there to compare with."""
         crc = expected.crc if expected is not None and self._verify != "off" else None
-        if crc is None and self._verify == "require":
-            return TransferStatus.CORRUPT
+        known, facts = crc is not None, None
+        if not known and self._verify == "require":
+            facts = yield from mover.facts(name)
+            if facts is None or facts.checksum is None:
+                return TransferStatus.CORRUPT, known
         if expected is not None and expected.length != buffer.nbytes:
-            return TransferStatus.WRONG_SIZE
+            return TransferStatus.WRONG_SIZE, known
         if mover.exact_size:
-            return (yield from _attempt(mover, name, buffer, crc, canary=None))
+            return (yield from _attempt(mover, name, buffer, crc, canary=None)), known
         canary = secrets.randbelow(256)
         status = yield from _attempt(mover, name, buffer, crc, canary)
         if status is TransferStatus.WRONG_SIZE:
             status = yield from _attempt(mover, name, buffer, crc, canary ^ 0xFF)
-        if status is TransferStatus.OK and expected is None:
-            status = yield from _check_size(mover, name, buffer)
-        return status
+        if status is TransferStatus.OK and (expected is None or facts is not None):
+            facts = facts or (yield from mover.facts(name))
+            known = facts is not None and facts.checksum is not None and self._verify != "off"
+            status = _compare(facts, buffer, checksum=known)
+        return status, known
 
 
 class _Counted:
@@ -162,10 +173,10 @@ class _Counted:
         self._telemetry.requests_ended(Verb.GET, _answer(status))
         return status
 
-    def size(self, name: str) -> Steps[int | None]:
-        size = yield from self._mover.size(name)
-        self._telemetry.requests_ended(Verb.HEAD, Answer.FAILED if size is None else Answer.OK)
-        return size
+    def facts(self, name: str) -> Steps[ObjectFacts | None]:
+        facts = yield from self._mover.facts(name)
+        self._telemetry.requests_ended(Verb.HEAD, Answer.FAILED if facts is None else Answer.OK)
+        return facts
 
 
 def _answer(status: TransferStatus) -> Answer:
@@ -188,8 +199,12 @@ def _attempt(
     return TransferStatus.WRONG_SIZE if buffer[-1] == canary else status
 
 
-def _check_size(mover: ChunkMover, name: str, buffer: memoryview) -> Procedure:
-    size = yield from mover.size(name)
-    if size is None:
+def _compare(facts: ObjectFacts | None, buffer: memoryview, *, checksum: bool) -> TransferStatus:
+    """What the store says of the object against what is in the slot."""
+    if facts is None:
         return TransferStatus.UNAVAILABLE
-    return TransferStatus.OK if size == buffer.nbytes else TransferStatus.WRONG_SIZE
+    if facts.size_bytes != buffer.nbytes:
+        return TransferStatus.WRONG_SIZE
+    if checksum and facts.checksum is not None and not facts.checksum.is_of(buffer):
+        return TransferStatus.CORRUPT
+    return TransferStatus.OK

@@ -85,16 +85,14 @@ class ChecksumCatalog:
         """Remember an object that was just stored."""
         digest = _digest(name)
         with self._lock:
-            self._remember(digest, expectation)
-            if self._file is not None and expectation.crc is not None:
-                self._file.write(digest, Stored(expectation.length, expectation.crc, self._stamp))
+            self._keep(digest, expectation)
 
-    def learn(self, name: str, length: int) -> None:
-        """Remember the length of an object, unless something is known already."""
+    def learn(self, name: str, expectation: Expectation) -> None:
+        """Remember what a load found of an object, unless something is known already."""
         digest = _digest(name)
         with self._lock:
             if digest not in self._entries:
-                self._remember(digest, Expectation(length, None))
+                self._keep(digest, expectation)
 
     def drop(self, name: str) -> None:
         """Forget an object, whatever is known of it."""
@@ -122,12 +120,15 @@ class ChecksumCatalog:
         if file is not None:
             file.close()
 
-    def _remember(self, digest: bytes, expectation: Expectation) -> None:
+    def _keep(self, digest: bytes, expectation: Expectation) -> None:
+        """In memory and, if there is a checksum, in the file."""
         self._stamp += 1
         self._entries[digest] = expectation._replace(stamp=self._stamp)
         self._entries.move_to_end(digest)
         while len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
+        if self._file is not None and expectation.crc is not None:
+            self._file.write(digest, Stored(expectation.length, expectation.crc, self._stamp))
 
 
 def _digest(name: str) -> bytes:

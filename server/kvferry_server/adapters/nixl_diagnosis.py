@@ -15,6 +15,7 @@ from kvferry_server.core.types import TransferStatus
 
 from .nixl_library import NixlAgent, QueryFailed
 from .s3_types import MADE_UP_NAME, S3Inquiry, S3Settings
+from .stored_checksums import ObjectFacts
 
 _UNREACHABLE_SECONDS = 1.0
 
@@ -83,8 +84,8 @@ class Diagnosis:
             return self._inquiry.classify_load(name)
         if not present:
             return TransferStatus.MISSING
-        size = self._inquiry.size_of(name)
-        if size is not None and size < length:
+        facts = self._inquiry.facts_of(name)
+        if facts is not None and facts.size_bytes < length:
             return TransferStatus.WRONG_SIZE
         return TransferStatus.UNAVAILABLE
 
@@ -93,9 +94,9 @@ class Diagnosis:
         known = self._known_cause()
         return self._inquiry.classify_store(name) if known is None else known
 
-    def size_of(self, name: str) -> int | None:
-        """Length of an object in bytes; None if it is absent or can't be asked."""
-        return self._inquiry.size_of(name)
+    def facts_of(self, name: str) -> ObjectFacts | None:
+        """What the store says of an object; None if it is absent or can't be asked."""
+        return self._inquiry.facts_of(name)
 
     def close(self) -> None:
         """Nobody asks any more."""

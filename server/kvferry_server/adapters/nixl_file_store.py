@@ -36,6 +36,7 @@ from .integrity import Integrity
 from .nixl_driver import DriverPool, TransferDriver
 from .nixl_library import NixlAgent, require_plugin
 from .nixl_steps import Procedure, Steps, move
+from .stored_checksums import ObjectFacts
 
 _BACKEND_PARAMS = {"ios_pool_size": "16", "kernel_queue_size": "16"}
 """Small: the kernel's asynchronous I/O slots are counted over the whole machine."""
@@ -186,10 +187,12 @@ class FileObjectStore:
                 return TransferStatus.MISSING
             return _status(error)
 
-    def size(self, name: str) -> Steps[int | None]:
+    def facts(self, name: str) -> Steps[ObjectFacts | None]:
         """Part of `ChunkMover`."""
         yield from ()
-        return Path(self._path(name)).stat().st_size
+        with contextlib.suppress(OSError):
+            return ObjectFacts(Path(self._path(name)).stat().st_size)
+        return None
 
     def _write(self, path: str, buffer: memoryview) -> Steps[TransferStatus]:
         """Write a temporary file and give it the object's name.

@@ -18,6 +18,7 @@ from .nixl_library import REQUESTS_PER_AGENT, NixlAgent
 from .nixl_prober import Prober
 from .nixl_steps import Steps, ask, move
 from .s3_types import Credentials, Dialect, S3Inquiry, S3Settings
+from .stored_checksums import ObjectFacts
 
 
 class Generation:
@@ -65,9 +66,9 @@ class Generation:
             return TransferStatus.OK
         return (yield from ask(partial(self._diagnosis.of_load, name, buffer.nbytes)))
 
-    def size(self, name: str) -> Steps[int | None]:
+    def facts(self, name: str) -> Steps[ObjectFacts | None]:
         """Part of `ChunkMover`."""
-        return (yield from ask(partial(self._diagnosis.size_of, name)))
+        return (yield from ask(partial(self._diagnosis.facts_of, name)))
 
     def probe(
         self, names: Sequence[str], done: Callable[[Sequence[Presence] | None], None]

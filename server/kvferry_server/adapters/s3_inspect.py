@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from .s3_errors import (
     refuses_keys,
 )
 from .s3_types import MADE_UP_NAME, Credentials, Dialect, S3Settings
+from .stored_checksums import ObjectFacts, stored_checksum
 
 _logger = logging.getLogger(__name__)
 
@@ -46,12 +48,12 @@ class ObjectHead(NamedTuple):
 
     Args:
         status: OK, or why there is no size: MISSING, DENIED, UNAVAILABLE, INTERNAL.
-        size_bytes: length of the object if OK, else 0.
+        facts: of the object if OK.
         problem: one line for people unless OK.
     """
 
     status: TransferStatus
-    size_bytes: int = 0
+    facts: ObjectFacts | None = None
     problem: str = ""
 
 
@@ -67,6 +69,9 @@ class S3Inspector:
     ) -> None:
         self._settings = settings
         self._client = open_client(settings, credentials, dialect.addressing)
+        self._head_object = self._client.head_object
+        if dialect.tells_checksums:
+            self._head_object = partial(self._head_object, ChecksumMode="ENABLED")
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._failing = ObjectHead(TransferStatus.OK)
@@ -99,10 +104,9 @@ class S3Inspector:
                 self._failing_until = self._monotonic() + MEMORY_SECONDS
             return found
 
-    def size_of(self, name: str) -> int | None:
-        """Blocking: length of an object in bytes; None if it can't be found out."""
-        found = self.head(name)
-        return found.size_bytes if found.status is TransferStatus.OK else None
+    def facts_of(self, name: str) -> ObjectFacts | None:
+        """See `S3Inquiry`. Blocking."""
+        return self.head(name).facts
 
     def classify_load(self, name: str) -> TransferStatus:
         """Blocking: why a load failed: MISSING, DENIED, UNAVAILABLE.
@@ -127,7 +131,7 @@ class S3Inspector:
 
     def _ask(self, name: str) -> ObjectHead:
         try:
-            answer = self._client.head_object(
+            answer = self._head_object(
                 Bucket=self._settings.bucket, Key=self._settings.object_key(name)
             )
         except REQUEST_ERRORS as error:
@@ -135,7 +139,8 @@ class S3Inspector:
             if isinstance(error, ClientError) and gives_no_reason(error, self._settings):
                 return self._refused(found)
             return ObjectHead(found.status, problem=found.problem)
-        return ObjectHead(TransferStatus.OK, answer["ContentLength"])
+        facts = ObjectFacts(answer["ContentLength"], stored_checksum(answer))
+        return ObjectHead(TransferStatus.OK, facts)
 
     def _refused(self, found: Diagnosis) -> ObjectHead:
         """What a refusal without a reason means, as far as another question tells."""

@@ -17,6 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -39,6 +40,7 @@ from .s3_types import (
     RoundTripFailed,
     S3Settings,
 )
+from .stored_checksums import stored_checksum
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -116,7 +118,7 @@ class S3Preflight:
             failure = self._try(scratch, dialect, credentials, key, payload)
             if not failure:
                 note.detail = "; ".join([*tried, f"the same bytes came back ({dialect.words})"])
-                return dialect
+                return replace(dialect, tells_checksums=scratch.tells_checksums(key, payload))
             tried.append(failure)
             note.detail = "; ".join(tried)
         raise _Problem(scratch.explain(payload, tried))
@@ -270,6 +272,17 @@ class _Scratch:
         answer = self._client.get_object(Bucket=self._settings.bucket, Key=key)
         with contextlib.closing(answer["Body"]) as body:
             return answer["ContentLength"] == len(payload) and body.read() == payload
+
+    def tells_checksums(self, key: str, payload: bytes) -> bool:
+        """Whether the server takes the question for an object's checksum, and doesn't lie."""
+        try:
+            answer = self._client.head_object(
+                Bucket=self._settings.bucket, Key=key, ChecksumMode="ENABLED"
+            )
+        except REQUEST_ERRORS:
+            return False
+        checksum = stored_checksum(answer)
+        return checksum is None or checksum.is_of(memoryview(payload))
 
     def explain(self, payload: bytes, tried: list[str]) -> str:
         """Why no dialect worked, if boto3 is not refused the same: then that error is raised."""

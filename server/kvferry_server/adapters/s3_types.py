@@ -13,6 +13,8 @@ from kvferry_server.core.ports import Preflight
 from kvferry_server.core.secret import Secret
 from kvferry_server.core.types import TransferStatus
 
+from .stored_checksums import ObjectFacts
+
 Addressing = Literal["path", "virtual"]
 """Bucket in the URL's path, or in its host name."""
 
@@ -54,10 +56,17 @@ class S3Settings:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to speak to a server: S3 servers differ in what they accept."""
+    """How to speak to a server: S3 servers differ in what they accept.
+
+    Args:
+        addressing: where the bucket stands.
+        checksum: when the SDK adds its own.
+        tells_checksums: the server may be asked for the checksums that it keeps.
+    """
 
     addressing: Addressing = "path"
     checksum: ChecksumMode = "required"
+    tells_checksums: bool = False
 
     @property
     def words(self) -> str:
@@ -144,8 +153,8 @@ class S3Inquiry(Protocol):
     are relative to the store's prefix.
     """
 
-    def size_of(self, name: str) -> int | None:
-        """Length of the object in bytes; None if it can't be found out."""
+    def facts_of(self, name: str) -> ObjectFacts | None:
+        """Length of the object, and its checksum where the store keeps one; None if unknown."""
 
     def classify_load(self, name: str) -> TransferStatus:
         """Why a load failed: MISSING, DENIED or, worth another try, UNAVAILABLE."""
