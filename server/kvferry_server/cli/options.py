@@ -66,9 +66,9 @@ class IntegrityOptions:
     verify: str = option(
         "when-known",
         Option(
-            "`when-known` compares a load with its checksum where the daemon knows one, "
-            "`require` treats an unknown one as a miss, `off` compares nothing. A mismatch is "
-            "a miss.",
+            "`when-known` compares a load with its checksum where the daemon knows one or the "
+            "store keeps one, `require` treats an unknown one as a miss, `off` compares nothing. "
+            "A mismatch is a miss.",
             choices=("require", "when-known", "off"),
         ),
     )
