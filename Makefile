@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help demo test check lint types imports protos-check buf coverage browser-test matrix model walk \
 	rotation \
-	fuzz e2e-vllm e2e-vllm-matrix image-test observe \
+	fuzz e2e-vllm e2e-vllm-matrix never-blocks image-test observe \
 	outage dashboard faults mutants soak bench bench-quick protos \
 	states baseline lock wheel clean
 
@@ -71,6 +71,10 @@ e2e-vllm: $(BIN)/.matrix ## a real vLLM engine restarts on its KV cache in S3; r
 e2e-vllm-matrix: $(BIN)/.matrix ## the tier on vLLM 0.28 to 0.33 and beside vLLM's own obj tier; 7 GB
 	$(BIN)/python tools/e2e_vllm_env.py
 	$(BIN)/python tools/e2e_vllm_matrix.py
+
+never-blocks: $(BIN)/.matrix ## the engine's thread in each method of the tier; writes docs/never-blocks.md; strace
+	$(BIN)/python tools/e2e_vllm_env.py
+	$(BIN)/python tools/e2e_vllm_matrix.py --never-blocks
 
 image-test: $(BIN)/.dev ## build the image and run it; root, buildah, debootstrap, bubblewrap
 	$(BIN)/python -m tests.image.run

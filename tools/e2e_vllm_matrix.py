@@ -71,12 +71,31 @@ def run_release(release: str, nixl: Path) -> bool:
     return done.returncode == 0
 
 
+def never_blocks(nixl: Path) -> int:
+    """Measure the calling thread; return the measurement's exit status."""
+    variables = {
+        **os.environ,
+        "KVFERRY_TEST_NIXL": str(nixl),
+        "KVFERRY_TEST_S3": "seaweedfs",
+        "PYTHONPATH": str(overlay("pytest", *PYTEST)),
+    }
+    command = [ENVIRONMENT / "bin" / "python", "-m", "tests.vllm.never_blocks"]
+    done = subprocess.run(command, cwd=CHECKOUT, env=variables, check=False, stdout=subprocess.PIPE)
+    if done.stdout:
+        (CHECKOUT / "docs" / "never-blocks.md").write_bytes(done.stdout)
+    return done.returncode
+
+
 def main() -> int:
     """Run the releases named, or all; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("releases", nargs="*", metavar="RELEASE", help=", ".join(RELEASES))
-    releases = parser.parse_args().releases or list(RELEASES)
+    parser.add_argument("--never-blocks", action="store_true", help="write docs/never-blocks.md")
+    options = parser.parse_args()
+    releases = options.releases or list(RELEASES)
     nixl = overlay("nixl", *NIXL)
+    if options.never_blocks:
+        return never_blocks(nixl)
     failed = [release for release in releases if not run_release(release, nixl)]
     print(f"failed on {', '.join(failed)}" if failed else f"passed on {', '.join(releases)}")
     return bool(failed)

@@ -29,6 +29,8 @@ VOCABULARY = range(3, 512)
 COMPANION = {"prompt_tokens": 100, "answer_tokens": 400}
 COMPANION_NUMBER = 10_000
 REQUEST_NUMBERS = itertools.count()
+ADAPTERS: dict[str, int] = {}
+"""Number of each adapter's directory, in the order in which they were asked for."""
 
 
 def build(request: dict[str, Any]) -> AsyncLLM:
@@ -74,7 +76,7 @@ async def answer(
     )
     began = time.monotonic()
     first, last = None, None
-    lora = LoRARequest("adapter", 1, load["adapter"]) if load["adapter"] else None
+    lora = adapter_request(load["adapter"])
     async for output in llm.generate(
         {"prompt_token_ids": prompt},
         sampling,
@@ -93,6 +95,14 @@ async def answer(
         "first_token_seconds": first - began,
         "ended": time.monotonic(),
     }
+
+
+def adapter_request(path: str) -> LoRARequest | None:
+    """A request for the adapter in a directory; its name says nothing about the directory."""
+    if not path:
+        return None
+    number = ADAPTERS.setdefault(path, len(ADAPTERS) + 1)
+    return LoRARequest(f"adapter-{number}", number, path)
 
 
 async def work(llm: AsyncLLM, load: dict[str, Any]) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ class EngineSetup:
     Args:
         python: the environment with vLLM.
         model: directory of the model.
-        adapter: directory of a LoRA adapter, if one is made.
+        adapters: directory of LoRA adapters, if some are made.
         home: a directory of the engine's own.
         shared: the directory that the daemon sees too.
         logs: directory for the engines' output.
@@ -136,7 +136,7 @@ class EngineSetup:
 
     python: Path
     model: Path
-    adapter: Path
+    adapters: Path
     home: Path
     shared: Path
     logs: Path
@@ -144,7 +144,7 @@ class EngineSetup:
     @property
     def readable(self) -> tuple[Path, ...]:
         """What the engine may read."""
-        return tuple(path for path in (self.model, self.adapter) if path.exists())
+        return tuple(path for path in (self.model, self.adapters) if path.exists())
 
     def command(self, options: EngineOptions) -> list[str]:
         """The engine's command line, container included."""

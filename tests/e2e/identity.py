@@ -32,13 +32,13 @@ ADAPTERS_DONE = (
 class Identity(Proof):
     """What both have in common; see the module's docstring."""
 
-    def ask(self, name: str, options: EngineOptions, adapter: str = "") -> Result:
-        """The answers of a new engine."""
+    def ask(self, name: str, options: EngineOptions, *adapters: str) -> list[Result]:
+        """The answers of a new engine with each of the adapters, "" for none."""
         with EngineRun(self.setup, name, options) as engine:
-            result = engine.ask(Load(NUMBERS, adapter=adapter))
+            results = [engine.ask(Load(NUMBERS, adapter=adapter)) for adapter in adapters or [""]]
             if options.tier:
-                self.wait_until(lambda: self._open_chunks() == 0, "its stores are over")
-        return result
+                self.wait_stored(ALL_CHUNKS * self.sets)
+        return results
 
     def miss(self, got: Result, cold: Result, whose: str) -> None:
         """It was computed from the first token, and right. Raises NotProven."""
@@ -52,11 +52,7 @@ class Identity(Proof):
         )
         self.check_tokens(got.tokens, cold.tokens, f"{whose} own, from the store")
 
-    def _open_chunks(self) -> int:
-        counters = self.counters()
-        return ALL_CHUNKS * self.stored_sets - counters["chunks_store_stored"]
-
-    stored_sets = 0
+    sets = 0
     """How many sets of chunks the store is to hold by now."""
 
 
@@ -66,16 +62,16 @@ class SamePath(Identity):
     def run(self) -> None:
         """All of it. Raises NotProven."""
         self.start_daemon()
-        cold_a = self.ask("cold-a", small_engine(tier=False))
-        self.stored_sets = 1
-        self.miss(self.ask("a", small_engine()), cold_a, "model A's")
+        [cold_a] = self.ask("cold-a", small_engine(tier=False))
+        self.sets = 1
+        self.miss(*self.ask("a", small_engine()), cold_a, "model A's")
         make_model(self.setup.python, self.setup.model, 1)
-        cold_b = self.ask("cold-b", small_engine(tier=False))
+        [cold_b] = self.ask("cold-b", small_engine(tier=False))
         self.check(cold_a.tokens != cold_b.tokens, "model B answers otherwise, at A's path")
-        self.stored_sets = 2
-        self.miss(self.ask("b", small_engine()), cold_b, "model B's")
+        self.sets = 2
+        self.miss(*self.ask("b", small_engine()), cold_b, "model B's")
         make_model(self.setup.python, self.setup.model, 0)
-        self.hit(self.ask("a-again", small_engine()), cold_a, "model A's")
+        self.hit(*self.ask("a-again", small_engine()), cold_a, "model A's")
 
 
 class Adapters(Identity):
@@ -84,23 +80,25 @@ class Adapters(Identity):
     def run(self) -> None:
         """All of it. Raises NotProven."""
         self.start_daemon()
-        path = str(self.setup.adapter)
         cold, warm = (small_engine(arguments=LORA, tier=tier) for tier in (False, True))
-        self._make(1)
-        plain = self.ask("cold-plain", cold)
-        cold_x = self.ask("cold-x", cold, path)
-        self.check(plain.tokens != cold_x.tokens, "the adapter changes the answers")
-        self.stored_sets = 1
-        self.miss(self.ask("plain", warm), plain, "the bare model's")
-        self.stored_sets = 2
-        self.miss(self.ask("x", warm, path), cold_x, "adapter X's")
-        self._make(2)
-        cold_y = self.ask("cold-y", cold, path)
-        self.check(cold_x.tokens != cold_y.tokens, "adapter Y answers otherwise, at X's path")
-        self.stored_sets = 3
-        self.miss(self.ask("y", warm, path), cold_y, "adapter Y's")
-        self._make(1)
-        self.hit(self.ask("x-again", warm, path), cold_x, "adapter X's")
+        x, y = self._make("x", 1), self._make("y", 2)
+        plain, cold_x, cold_y = self.ask("cold", cold, "", x, y)
+        self.check(
+            plain.tokens != cold_x.tokens != cold_y.tokens != plain.tokens,
+            "the bare model, adapter X and adapter Y answer each in its way",
+        )
+        self.sets = 2
+        got_plain, got_x = self.ask("plain-and-x", warm, "", x)
+        self.miss(got_plain, plain, "the bare model's")
+        self.miss(got_x, cold_x, "adapter X's")
+        self._make("x", 2)
+        self.say("adapter Y is at X's path now, under X's name")
+        self.sets = 3
+        self.miss(*self.ask("y", warm, x), cold_y, "adapter Y's")
+        self._make("x", 1)
+        self.hit(*self.ask("x-again", warm, x), cold_x, "adapter X's")
 
-    def _make(self, seed: int) -> None:
-        make_model(self.setup.python, self.setup.adapter, seed, "--adapter")
+    def _make(self, name: str, seed: int) -> str:
+        path = self.setup.adapters / name
+        make_model(self.setup.python, path, seed, "--adapter")
+        return str(path)

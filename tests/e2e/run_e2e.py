@@ -51,7 +51,7 @@ def prove(kind: type[Proof], folder: Path, python: Path, report: Report) -> None
         os.chown(directory, owner, owner)
     model = folder / "model"
     make_model(python, model)
-    setup = EngineSetup(python, model, folder / "adapter", home, shared, logs)
+    setup = EngineSetup(python, model, folder / "adapters", home, shared, logs)
     with PodClient(shared, logs / "pod.log") as pod:
         try:
             kind(pod, setup, report).run()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .sides import Backend, Side
+from .sides import BEGIN, COLLECTOR, END, Backend, Side
 
 LATE_SECONDS = 2.0
 RESTART_SECONDS = 1.0
@@ -33,7 +33,6 @@ STEP_SECONDS = 0.003
 MAX_SECONDS = 120.0
 LOADED_AGAIN = 500
 """A load asks for what was stored so many steps ago."""
-BEGIN, END = "/kvferry-begin", "/kvferry-end"
 
 
 def spawn_late(directory: Path) -> subprocess.Popen[bytes]:
@@ -113,18 +112,19 @@ def engine_in(side: str, state: str, chunks: int) -> Iterator[Any]:
 
 def steps_of(tier: Any, calls: int) -> dict[str, Callable[[int], object]]:
     """What a scheduler does in a step, method by method."""
+    import numpy as np
     from vllm.v1.kv_offload.base import ReqContext, make_offload_key
 
     class Job:
         def __init__(self, number: int, key: Any, slot: int, context: Any) -> None:
             self.job_id, self.keys, self.req_context = number, [key], context
-            self.chunk_ids = self.block_ids = [slot]
+            self.chunk_ids = self.block_ids = np.array([slot], dtype=np.int32)
 
     keys = [make_offload_key(n.to_bytes(32, "big"), 0) for n in range(calls)]
     contexts = [ReqContext(req_id=f"r{n}") for n in range(max(calls // 100, 1))]
     stores = [Job(n, keys[n], n, contexts[n % len(contexts)]) for n in range(calls)]
     loads = [
-        Job(calls + n, keys[n - LOADED_AGAIN], calls + n, contexts[n % len(contexts)])
+        Job(calls + n, keys[(n - LOADED_AGAIN) % calls], calls + n, contexts[n % len(contexts)])
         for n in range(calls)
     ]
     return {
@@ -192,6 +192,28 @@ def measure(tier: Any, calls: int, mark: Callable[[str], None]) -> dict[str, Cal
     return seen
 
 
+@contextlib.contextmanager
+def collector_watched() -> Iterator[dict[str, float]]:
+    """Passes of the cyclic collector on this thread, and their CPU time."""
+    seen = {"passes": 0.0, "ms": 0.0}
+    this, began = threading.get_ident(), [0]
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() != this:
+            return
+        if phase == "start":
+            began[0] = time.thread_time_ns()
+        else:
+            seen["passes"] += 1
+            seen["ms"] += (time.thread_time_ns() - began[0]) / 1e6
+
+    gc.callbacks.append(note)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(note)
+
+
 def mark_for_strace(name: str) -> None:
     """Leave a line in strace's output."""
     with contextlib.suppress(OSError):
@@ -208,8 +230,10 @@ def main() -> None:
     options = parser.parse_args()
     with engine_in(options.side, options.state, 2 * options.calls) as engine:
         mark = mark_for_strace if options.trace else lambda _name: None
-        seen = measure(engine.tier, options.calls, mark)
+        with collector_watched() as collector:
+            seen = measure(engine.tier, options.calls, mark)
     summaries = {name: each.summary() for name, each in seen.items()}
+    summaries[COLLECTOR] = collector
     sys.stdout.write(f"RESULT {json.dumps(summaries)}\n")
 
 

@@ -22,6 +22,9 @@ NIXL_PACKAGES = os.environ.get("KVFERRY_TEST_NIXL", str(ROOT / ".venv-vllm-matri
 """Folder with the nixl package, which the in-tree tier needs and vLLM's environment lacks."""
 S3_SERVER = os.environ.get("KVFERRY_TEST_S3", "moto")
 PREFIX = "kv"
+COLLECTOR = "(collector)"
+BEGIN, END = "/kvferry-begin", "/kvferry-end"
+"""What `calling_thread` and `never_blocks` agree on; the two are marks in strace's output."""
 
 if importlib.util.find_spec("nixl") is None and Path(NIXL_PACKAGES).is_dir():
     sys.path.append(NIXL_PACKAGES)
