@@ -26,7 +26,8 @@ STOPPED_SECONDS = 20.0
 LOAD_SECONDS = 32.0
 BLOCKED_SECONDS = 1.0
 """Less than any wait for a stopped daemon, more than a busy machine needs for a step."""
-STREAMS = 2
+STREAMS = 4
+"""Some requests will be loading when the daemon stops, and wait; not all of them."""
 UNDER_LOAD = Load(PROMPTS, streams=STREAMS, seconds=LOAD_SECONDS, companion=True)
 """With a request that decodes all the time: its steps must go on while others wait."""
 COMPARED = replace(UNDER_LOAD, seconds=12.0)

@@ -8,6 +8,7 @@ The S3 server is frozen first, so that there are transfers under way and stores 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def say(method: str, state: str, took: float) -> None:
-    print(f"\nstall of {method}, {state}: {took:.2f} s")
+    sys.stdout.write(f"\nstall of {method}, {state}: {took:.2f} s\n")
 
 
 def drained(rig: Rig, state: str) -> float:
