@@ -70,7 +70,7 @@ def name(
         ("kv_cache_layout", "LBHNC"),
     ],
 )
-def test_K01_K03_any_difference_is_another_namespace(path: str, value: Any) -> None:
+def test_K01_any_difference_is_another_namespace(path: str, value: Any) -> None:
     base, other = config(), copy.deepcopy(config())
     target = other
     *parents, last = path.split(".")

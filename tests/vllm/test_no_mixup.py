@@ -42,8 +42,19 @@ def namespace(daemon: ScriptedDaemon, make_engine: MakeEngine, **changes: Any) -
     return str(found)
 
 
+def test_K03_the_caches_dtype_is_in_the_names(
+    daemon: ScriptedDaemon, make_engine: MakeEngine
+) -> None:
+    dtypes = ("bfloat16", "fp8", "fp8_e5m2")
+    found = {
+        namespace(daemon, make_engine, model=c.OffloadingModelConfig("org/m", dtype))
+        for dtype in dtypes
+    }
+    assert len(found) == len(dtypes)
+
+
 @pytest.mark.parametrize("name", FIELDS)
-def test_K01_K03_one_differing_field_is_another_namespace(
+def test_K01_one_differing_field_is_another_namespace(
     daemon: ScriptedDaemon, make_engine: MakeEngine, name: str
 ) -> None:
     if name == "layout" and "kv_cache_layout" not in c.OffloadingConfig.__dataclass_fields__:
