@@ -29,9 +29,7 @@ ATTACH_REPLIES: dict[str, bytes] = {
     "huge length": struct.pack(">I", 1 << 31),
     "half a frame": struct.pack(">I", 100) + b"x" * 10,
     "no message": struct.pack(">I", len(GARBAGE)) + GARBAGE,
-    "empty message": struct.pack(">I", 2)
-    + lease_pb2.LeaseReply().SerializeToString()
-    + b"\x08\x00",
+    "unknown field only": struct.pack(">I", 2) + b"\x38\x00",
 }
 
 
