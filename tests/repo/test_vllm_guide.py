@@ -110,14 +110,19 @@ def test_every_log_line_is_one_of_the_clients() -> None:
 
 
 def test_every_metric_exists() -> None:
-    known = {tier_metrics.PREFIX + name for name in (*tier_metrics.COUNTERS, "attached")}
+    others = (tier_metrics.ATTACHED, tier_metrics.LOOKUP_SECONDS)
+    known = {tier_metrics.PREFIX + name for name in (*tier_metrics.COUNTERS, *others)}
     named = set(re.findall(rf"{tier_metrics.PREFIX}\w+", PAGE))
     assert named
     assert named <= known
 
 
-def test_the_old_tiers_sample_is_refused_with_a_hint_and_the_new_one_taken() -> None:
-    (old,) = blocks("json")
+def test_the_old_tiers_sample_is_refused_with_a_hint_and_the_new_ones_taken() -> None:
+    pressed, old = blocks("json")
+    options = json.loads(pressed)
+    assert options.pop("type") == "kvferry"
+    assert options.pop("backpressure")  # vLLM takes it out before the tier sees its options.
+    assert tier_config.parse(options)[1] == []
     options = json.loads(old)
     options.pop("type")
     with pytest.raises(ValueError, match=r"store_config.*move it to the daemon"):
