@@ -188,3 +188,18 @@ def test_a_disk_without_room_is_named_with_both_numbers(given, setting):
     assert "has 64 MiB free" in done.stderr
     assert f"another directory in {setting}" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(method="PUT", key="*demo-*", status=500), "a store job ended with"),
+        (Fault(method="HEAD", key="*demo-*", status=500), "of 512 lookups got no answer"),
+    ],
+)
+def test_a_store_that_fails_requests_is_blamed_for_it(clean, s3, fault, said):
+    s3.add(fault)
+    done = kvferry("demo", "--store-url", f"s3://{s3.bucket}/p", env=clean | s3.environment())
+    assert done.status == 1
+    assert said in done.err
+    assert "`kvferry check` tries it" in done.err

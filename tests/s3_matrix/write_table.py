@@ -67,6 +67,13 @@ SDK's own default and sends one with every upload. A server that is not in the t
 work if the preflight passes; AWS itself, whose default is tried in the other order, has not been
 tested.
 
+`localbucket` accepts few connections at a time and drops the others, so that a daemon with its 50
+chunks in transfer sees failures: `kvferry demo` often fails on it. It is good for tests with a few
+chunks (`limits.max_inflight_chunks = 4`), not for load.
+
+The bucket's expiry rule ([cost](cost.md)) was written by `kvferry lifecycle` on Ceph, SeaweedFS and
+moto; JuiceFS, rclone and localbucket have no such rules, and it says so.
+
 ## When the preflight fails
 
 Its one line begins with what is wrong: `endpoint`, `credentials`, `bucket`, `region` or `checksum`,

@@ -8,6 +8,7 @@ helpers and core.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
 from botocore.exceptions import ClientError
@@ -16,7 +17,7 @@ from kvferry_server.core.errors import FailedPrecondition
 
 from .s3_client import open_client
 from .s3_credentials import resolve_credentials
-from .s3_errors import REQUEST_ERRORS, diagnose, error_code
+from .s3_errors import REQUEST_ERRORS, diagnose, error_code, http_status
 from .s3_preflight import find_bucket
 from .s3_types import CredentialsUnavailable, S3Settings
 
@@ -74,10 +75,14 @@ class Lifecycle:
         except ClientError as error:
             if error_code(error) == "NoSuchLifecycleConfiguration":
                 return []
+            if http_status(error) == HTTPStatus.NOT_IMPLEMENTED:
+                raise _without_rules() from None
             raise self._explained(error, "s3:GetLifecycleConfiguration") from None
         except REQUEST_ERRORS as error:
             raise self._explained(error) from None
         self._defaults = {k: v for k, v in found.items() if k == _SIZE_DEFAULT}
+        if "Rules" not in found:
+            raise _without_rules()
         return [dict(rule) for rule in found["Rules"]]
 
     def concerning(self, rules: Sequence[Rule]) -> list[Rule]:
@@ -124,6 +129,14 @@ class Lifecycle:
         grant = f" (needs {action} on the bucket)" if action else ""
         problem = diagnose(error, self._settings).problem
         return FailedPrecondition(f"{problem}{grant}", reason="LIFECYCLE")
+
+
+def _without_rules() -> FailedPrecondition:
+    return FailedPrecondition(
+        "this server has no lifecycle rules, so old objects have to be removed by its own means; "
+        "the daemon takes each as a miss",
+        reason="LIFECYCLE",
+    )
 
 
 def prefix_of(rule: Rule) -> str:
