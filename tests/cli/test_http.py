@@ -210,10 +210,13 @@ def test_P06_a_taken_port_is_one_clear_line(tmp_path, port):
 def test_P06_a_restart_after_a_kill_gets_its_port_at_once(serve, port):
     daemon = serve("--http-listen", f"127.0.0.1:{port}")
     daemon.wait_ready()
-    scrape(port)
-    daemon.kill()
-    serve("--http-listen", f"127.0.0.1:{port}").wait_ready(starts=2)
-    assert get(port, "/healthz") == (200, "ok\n")
+    with socket.create_connection(("127.0.0.1", port)) as half_closed:
+        half_closed.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        while half_closed.recv(4096):
+            pass
+        daemon.kill()
+        serve("--http-listen", f"127.0.0.1:{port}").wait_ready(starts=2)
+        assert get(port, "/healthz") == (200, "ok\n")
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path):

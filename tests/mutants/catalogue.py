@@ -6,36 +6,10 @@ breaks, as docs/guarantees.md words it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from .mutant import ADAPTERS, CLIENT, CORE, REPOSITORY, SERVICE, Mutant
+from .operating import OPERATING
 
-REPOSITORY = Path(__file__).parents[2]
-CORE = "server/kvferry_server/core/"
-ADAPTERS = "server/kvferry_server/adapters/"
-SERVICE = "server/kvferry_server/service/"
-CLIENT = "client/kvferry_client/"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One broken build.
-
-    Args:
-        ident: `M01` and so on.
-        fence: what it takes away.
-        file: relative to the repository.
-        old: text that occurs once in the file.
-        new: what stands there instead.
-        test: path and name of the test that must fail.
-    """
-
-    ident: str
-    fence: str
-    file: str
-    old: str
-    new: str
-    test: str
-
+__all__ = ["MUTANTS", "REPOSITORY", "Mutant"]
 
 MUTANTS = (
     Mutant(
@@ -415,4 +389,5 @@ MUTANTS = (
         "                pass\n",
         "tests/stores/test_s3_faults.py::test_handles_are_counted_until_they_are_released",
     ),
+    *OPERATING,
 )

@@ -21,7 +21,7 @@ from .report import DOCUMENT, with_table
 
 AT_ONCE = 2
 LIMIT_SECONDS = 240
-TREES = ("proto", "server", "client", "tests", "tools", "docs")
+TREES = ("proto", "server", "client", "tests", "tools", "docs", "deploy")
 FILES = ("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PATIENCE = 3
 """How much longer than on the right tree a test may take before its hang counts as noticed."""
