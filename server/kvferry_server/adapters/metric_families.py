@@ -191,6 +191,13 @@ FAMILIES = (
         "Lookups that were answered at their deadline.",
         flat="lookups_expired",
     ),
+    Family(
+        "lookups_too_slow",
+        "counter",
+        "Lookups left unanswered because loads were slower than "
+        "admission.min_load_bytes_per_second.",
+        flat="lookups_too_slow",
+    ),
     Family("probed_keys", "counter", "Keys that the store was asked about.", flat="probed_keys"),
     Family("probe_errors", "counter", "Keys whose probe failed at the store.", flat="probe_errors"),
     Family("probe_duration_seconds", "histogram", "One probe of at most 32 keys."),

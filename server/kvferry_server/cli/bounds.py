@@ -319,7 +319,7 @@ class PresenceOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """Which stores are worth an upload; see [cost](cost.md). What is held back is shed at once."""
+    """What is worth an upload or a load; see [cost](cost.md). Stores held back are shed at once."""
 
     min_offers: int = option(
         _ENGINE.min_offers,
@@ -371,5 +371,17 @@ class AdmissionOptions:
             minimum=0.1,
             maximum=86_400,
             engine="put_burst_seconds",
+        ),
+    )
+    min_load_bytes_per_second: float = option(
+        _ENGINE.min_load_bytes_per_second,
+        Option(
+            "What an engine computes in a second: prefill tokens per second x KV bytes per token. "
+            "When 16 chunks arrived slower than that, lookups say `UNKNOWN` for ten seconds, so "
+            "engines compute; then it is measured again. 0 loads at any rate.",
+            unit="bytes per second",
+            minimum=0,
+            maximum=2**50,
+            engine="min_load_bytes_per_second",
         ),
     )

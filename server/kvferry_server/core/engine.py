@@ -60,6 +60,7 @@ class Engine:
             settings,
             self._presence,
             self._transfers.breakers[JobKind.LOAD],
+            self._transfers.load_pace,
             self.counters,
             self._out.append,
         )
@@ -377,5 +378,5 @@ def _counter_names() -> Iterator[str]:
             yield f"refused_{name}_{refusal}"
     for verdict, source in VERDICTS:
         yield f"verdicts_{verdict.name.lower()}_{source}"
-    yield from ("lookups_expired", "probed_keys", "probe_errors")
+    yield from ("lookups_expired", "lookups_too_slow", "probed_keys", "probe_errors")
     yield from ("sessions_opened", "sessions_closed")

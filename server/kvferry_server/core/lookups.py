@@ -15,6 +15,7 @@ from .breaker import Breaker
 from .effects import Abort, Effect, LookupReply, StartProbe
 from .errors import IllegalTransition
 from .events import ProbeFinished, StartLookup
+from .load_pace import LoadPace
 from .presence import PresenceTable
 from .types import EngineSettings, LookupGroup, ObjectRef, Presence, VerdictSource
 
@@ -87,6 +88,7 @@ class Lookups:
 
     Args:
         breaker: the read breaker.
+        load_pace: whether what is found is worth a load.
         emit: takes effects in order.
     """
 
@@ -95,12 +97,14 @@ class Lookups:
         settings: EngineSettings,
         presence: PresenceTable,
         breaker: Breaker,
+        load_pace: LoadPace,
         counters: Counter[str],
         emit: Callable[[Effect], None],
     ) -> None:
         self._settings = settings
         self._presence = presence
         self._breaker = breaker
+        self._load_pace = load_pace
         self._counters = counters
         self._emit = emit
         self._open: dict[int, _Lookup] = {}
@@ -116,7 +120,9 @@ class Lookups:
 
     def start(self, event: StartLookup, space: str, now: float) -> None:
         """Answer at once or begin to probe."""
-        usable = self.available and self._breaker.allows(now)
+        worth_it = self._load_pace.allows(now)
+        self._counters["lookups_too_slow"] += not worth_it
+        usable = worth_it and self.available and self._breaker.allows(now)
         if usable and self._answered_from_index(event, space, now):
             return
         lookup = _Lookup(event.lookup_id, event.session_id, event.deadline)

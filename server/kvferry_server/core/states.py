@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum, unique
 
 from .errors import IllegalTransition
-from .types import JobKind, Outcome
+from .types import JobKind, Outcome, TransferStatus
 
 
 @unique
@@ -71,6 +71,25 @@ OUTCOMES: dict[tuple[JobKind, ChunkEvent], frozenset[Outcome]] = {
     ),
 }
 """The outcomes with which each terminal event may end a chunk of each kind."""
+
+ENDINGS = {
+    TransferStatus.MISSING: Outcome.MISSING,
+    TransferStatus.CORRUPT: Outcome.CORRUPT,
+    TransferStatus.WRONG_SIZE: Outcome.WRONG_SIZE,
+    TransferStatus.DENIED: Outcome.DENIED,
+    TransferStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
+    TransferStatus.INTERNAL: Outcome.INTERNAL,
+}
+"""What an attempt that is over makes of its chunk, unless it was successful."""
+
+SUCCESS = {JobKind.STORE: Outcome.STORED, JobKind.LOAD: Outcome.LOADED}
+_CHUNKS = {
+    (kind, outcome): f"chunks_{kind.name.lower()}_{outcome.name.lower()}"
+    for kind in JobKind
+    for outcome in Outcome
+}
+_BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
+"""What a successful attempt makes of it."""
 
 _LEGAL: dict[tuple[ChunkState, ChunkEvent, JobKind, Outcome | None], ChunkState] = {
     (state, event, kind, outcome): after

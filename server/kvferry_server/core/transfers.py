@@ -14,9 +14,10 @@ from .admission import WITHHOLDING, AdmissionPolicy
 from .breaker import Breaker
 from .effects import Abort, Effect, StartTransfer
 from .errors import IllegalTransition
+from .load_pace import LoadPace
 from .presence import PresenceTable
 from .queues import PRUNE_SLACK, TransferQueue
-from .states import ChunkEvent, ChunkState, next_state
+from .states import ENDINGS, SUCCESS, ChunkEvent, ChunkState, next_state
 from .store_window import StoreWindow
 from .tables import Attempt, Chunk, Job, Session
 from .types import (
@@ -32,21 +33,6 @@ from .types import (
 
 _MAX_COUNTED_GAP_SECONDS = 1.0
 """A longer silence of the loop means that the process was paused."""
-_ENDINGS = {
-    TransferStatus.MISSING: Outcome.MISSING,
-    TransferStatus.CORRUPT: Outcome.CORRUPT,
-    TransferStatus.WRONG_SIZE: Outcome.WRONG_SIZE,
-    TransferStatus.DENIED: Outcome.DENIED,
-    TransferStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
-    TransferStatus.INTERNAL: Outcome.INTERNAL,
-}
-_SUCCESS = {JobKind.STORE: Outcome.STORED, JobKind.LOAD: Outcome.LOADED}
-_CHUNKS = {
-    (kind, outcome): f"chunks_{kind.name.lower()}_{outcome.name.lower()}"
-    for kind in JobKind
-    for outcome in Outcome
-}
-_BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
 _OUTAGES = frozenset({Refusal.NOT_READY, Refusal.BREAKER})
 
 
@@ -75,6 +61,7 @@ class Transfers:
         self._admission = AdmissionPolicy(settings)
         self._queue = TransferQueue()
         self._window = StoreWindow()
+        self.load_pace = LoadPace(settings.min_load_bytes_per_second)
         self._by_deadline: deque[Job] = deque()
         self._active: dict[int, Attempt] = {}
         self._storing: set[ObjectRef] = set()
@@ -151,7 +138,7 @@ class Transfers:
         if attempt is None:
             raise IllegalTransition(f"end of transfer {transfer_id}, which is not running")
         kind = attempt.chunk.job.kind
-        outcome = _SUCCESS[kind] if status is TransferStatus.OK else _ENDINGS[status]
+        outcome = SUCCESS[kind] if status is TransferStatus.OK else ENDINGS[status]
         next_state(attempt.chunk.state, ChunkEvent.FINISH, kind, outcome)
         del self._active[transfer_id]
         chunk = attempt.chunk
@@ -159,12 +146,18 @@ class Transfers:
         chunk.job.session.active_chunks -= 1
         self._note_health(kind, status, now, trial=attempt.trial)
         known = self._note_presence(chunk, status, now)
-        if kind is JobKind.LOAD and status is TransferStatus.OK:
-            size = chunk.job.session.spec.slot_bytes
-            self._window.load_ended(size, now - attempt.began, attempt.stores, now)
+        if kind is JobKind.LOAD:
+            self._note_load(attempt, status, now)
         if not self._may_retry(chunk, status, now):
             self._end(chunk, ChunkEvent.FINISH, outcome, now)
         return chunk.ref if known else None
+
+    def _note_load(self, attempt: Attempt, status: TransferStatus, now: float) -> None:
+        size = attempt.chunk.job.session.spec.slot_bytes
+        loaded = status is TransferStatus.OK
+        self.load_pace.ended(size if loaded else 0, now)
+        if loaded:
+            self._window.load_ended(size, now - attempt.began, attempt.stores, now)
 
     def cancel(self, session: Session, now: float) -> None:
         """End every queued chunk of a session; running attempts are not retried."""
@@ -296,6 +289,7 @@ class Transfers:
             self.queued_store_bytes -= job.session.spec.slot_bytes
         else:
             self._window.load_began(now)
+            self.load_pace.began(now)
         if job.first_start is None:
             job.first_start = now
         self._emit(
@@ -382,7 +376,7 @@ class Transfers:
         if job.kind is JobKind.STORE and held:
             self._storing.discard(chunk.ref)
         self._counters[_CHUNKS[job.kind, outcome]] += 1
-        if outcome is _SUCCESS[job.kind]:
+        if outcome is SUCCESS[job.kind]:
             self._counters[_BYTES[job.kind]] += job.session.spec.slot_bytes
         if job.finished:
             self._unfinished_jobs -= 1

@@ -216,5 +216,7 @@ class EngineSettings:
     """Stores beyond it are SHED; 0 for no bound."""
     put_burst_seconds: float = 10.0
     """So much of either rate may be used at once after a quiet time."""
+    min_load_bytes_per_second: float = 0.0
+    """Lookups stay unanswered for a while after loads that were slower; 0 for no bound."""
     random_seed: int = field(default=0)
     """Seeds the backoff jitter, so that a run can be repeated."""
