@@ -33,6 +33,12 @@ from .types import (
 
 _MAX_COUNTED_GAP_SECONDS = 1.0
 """A longer silence of the loop means that the process was paused."""
+_CHUNKS = {
+    (kind, outcome): f"chunks_{kind.name.lower()}_{outcome.name.lower()}"
+    for kind in JobKind
+    for outcome in Outcome
+}
+_BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
 _OUTAGES = frozenset({Refusal.NOT_READY, Refusal.BREAKER})
 
 
