@@ -83,12 +83,6 @@ ENDINGS = {
 """What an attempt that is over makes of its chunk, unless it was successful."""
 
 SUCCESS = {JobKind.STORE: Outcome.STORED, JobKind.LOAD: Outcome.LOADED}
-_CHUNKS = {
-    (kind, outcome): f"chunks_{kind.name.lower()}_{outcome.name.lower()}"
-    for kind in JobKind
-    for outcome in Outcome
-}
-_BYTES = {kind: f"bytes_{kind.name.lower()}" for kind in JobKind}
 """What a successful attempt makes of it."""
 
 _LEGAL: dict[tuple[ChunkState, ChunkEvent, JobKind, Outcome | None], ChunkState] = {
