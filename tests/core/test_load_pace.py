@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from kvferry_server.core.load_pace import LoadPace
 
+from .world import PRESENT, UNKNOWN, World
+
 MIB = 1 << 20
 
 
@@ -71,3 +73,19 @@ def test_it_opens_again_whatever_happens(steps):
             running -= 1
         now += pause
     assert pace.allows(now + 10.0)
+
+
+def test_what_would_load_too_slowly_is_not_found_for_a_while():
+    w = World(min_load_bytes_per_second=1e9)
+    w.open()
+    w.learn("a", PRESENT)
+    names = [f"c{at:02}" for at in range(16)]
+    w.load(1, " ".join(names))
+    while w.running:
+        w.now += 1.0
+        w.finish(next(iter(w.running)))
+    assert w.ask("a") == [UNKNOWN]
+    assert w.counters["lookups_too_slow"] == 1
+    w.tick(10.0)
+    assert w.ask("a") == [PRESENT]
+    assert w.counters["lookups_too_slow"] == 1

@@ -436,18 +436,3 @@ def test_keys_that_were_not_answered_in_time_are_counted_as_cut_off():
     w.start_lookup("ab", prefix=False, seconds=1)
     w.tick(1)
     assert sources(w) == {"unknown_cutoff": 2}
-
-
-def test_what_would_load_too_slowly_is_not_found_for_a_while():
-    w = world(min_load_bytes_per_second=1e9)
-    w.learn("a", PRESENT)
-    names = [f"c{at:02}" for at in range(16)]
-    w.load(1, " ".join(names))
-    while w.running:
-        w.now += 1.0
-        w.finish(next(iter(w.running)))
-    assert w.ask("a") == [UNKNOWN]
-    assert w.counters["lookups_too_slow"] == 1
-    w.tick(10.0)
-    assert w.ask("a") == [PRESENT]
-    assert w.counters["lookups_too_slow"] == 1
