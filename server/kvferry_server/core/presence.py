@@ -2,15 +2,15 @@
 
 A million keys are an ordinary index, so an entry is one `bytes` and its place in a plain dict: at
 most 150 bytes for a key of 36. The table is cut into parts, each a dict in the order of use, so
-that no step has to grow or search through a large one.
+that no step has to grow or search through a large one. Its values are integers, so that Python's
+garbage collector never walks through it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, unique
+from enum import IntEnum, unique
 from itertools import islice
-from typing import NamedTuple
 
 from .types import EngineSettings, ObjectRef, Presence
 
@@ -18,22 +18,20 @@ _MAX_PART = 5_400
 """Entries: a dict that has had as many changes is sized for little more than these."""
 _EVICTED_SHARE = 64
 """A full part gives up one in so many at once; to find the oldest one takes a search."""
+_STATE_BITS = 2
+_STATE_MASK = 3
+_MICROS = 1_000_000
 _TICKS_PER_LIFE = 1_024
 """An entry expires up to one such part of its life early, so that many share one expiry."""
 
 
 @unique
-class _Known(Enum):
-    PRESENT = "present"
-    ABSENT = "absent"
-    CONDEMNED = "condemned"
+class _Known(IntEnum):
+    PRESENT = 0
+    ABSENT = 1
+    CONDEMNED = 2
     """There is an object, but its content is unusable: absent for readers, and the next
     store overwrites it."""
-
-
-class _Entry(NamedTuple):
-    known: _Known
-    expires: float
 
 
 class PresenceTable:
@@ -46,9 +44,10 @@ class PresenceTable:
             _Known.CONDEMNED: settings.condemned_seconds,
         }
         most = settings.max_presence_entries
-        self._parts: list[dict[bytes, _Entry]] = [{} for _ in range(-(-most // _MAX_PART))]
+        self._parts: list[dict[bytes, int]] = [{} for _ in range(-(-most // _MAX_PART))]
         self._most = most // len(self._parts)
-        self._newest = {known: _Entry(known, 0.0) for known in _Known}
+        self._newest = {known: (0.0, int(known)) for known in _Known}
+        """The newest expiry, and the entry that was made for it."""
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -58,10 +57,10 @@ class PresenceTable:
         name = _name(ref)
         part = self._parts[hash(name) % len(self._parts)]
         entry = part.pop(name, None)
-        if entry is None or now >= entry.expires:
+        if entry is None or now >= _expires(entry):
             return None
         part[name] = entry
-        return Presence.PRESENT if entry.known is _Known.PRESENT else Presence.ABSENT
+        return Presence.ABSENT if entry & _STATE_MASK else Presence.PRESENT
 
     def known(
         self, space: str, keys: Sequence[bytes], now: float, *, to_absent: bool
@@ -76,10 +75,10 @@ class PresenceTable:
             name = prefix + key
             part = parts[hash(name) % len(parts)]
             entry = part.pop(name, None)
-            if entry is None or now >= entry.expires:
+            if entry is None or now >= _expires(entry):
                 return None
             part[name] = entry
-            if entry.known is _Known.PRESENT:
+            if not entry & _STATE_MASK:
                 found.append(Presence.PRESENT)
                 continue
             found.append(Presence.ABSENT)
@@ -112,7 +111,9 @@ class PresenceTable:
     def _is_condemned(self, ref: ObjectRef, now: float) -> bool:
         name = _name(ref)
         entry = self._parts[hash(name) % len(self._parts)].get(name)
-        return entry is not None and entry.known is _Known.CONDEMNED and now < entry.expires
+        if entry is None or now >= _expires(entry):
+            return False
+        return entry & _STATE_MASK == _Known.CONDEMNED
 
     def _put(self, ref: ObjectRef, known: _Known, now: float) -> None:
         name = _name(ref)
@@ -123,13 +124,19 @@ class PresenceTable:
             for oldest in list(islice(part, 1 + self._most // _EVICTED_SHARE)):
                 del part[oldest]
 
-    def _entry(self, known: _Known, now: float) -> _Entry:
-        """What was learnt now; entries of about the same time are one object."""
-        newest, life = self._newest[known], self._life[known]
+    def _entry(self, known: _Known, now: float) -> int:
+        """State and expiry of what was learnt now; one object for all of about the same time."""
+        newest, entry = self._newest[known]
+        life = self._life[known]
         expires = now + life
-        if not newest.expires <= expires < newest.expires + life / _TICKS_PER_LIFE:
-            newest = self._newest[known] = _Entry(known, expires)
-        return newest
+        if not newest <= expires < newest + life / _TICKS_PER_LIFE:
+            entry = int(expires * _MICROS) << _STATE_BITS | known
+            self._newest[known] = (expires, entry)
+        return entry
+
+
+def _expires(entry: int) -> float:
+    return (entry >> _STATE_BITS) / _MICROS
 
 
 def _name(ref: ObjectRef) -> bytes:
