@@ -173,7 +173,10 @@ def flood(extent: Extent) -> Found:
     """Loads beside a flood of stores, on a real server."""
     with started(REAL_SERVER) as server:
         loud, quiet = local.flood(server, extent.pairs, extent.flood_seconds)
-    return {"flood": _milliseconds(loud, quiet)}
+    found = {"flood": _milliseconds(loud, quiet)}
+    if extent.extras:
+        found["slow-link"] = _milliseconds(*local.pace(extent.pairs))
+    return found
 
 
 def daemon(extent: Extent) -> Found:

@@ -87,11 +87,13 @@ def running(
             process.wait(_STOP_SECONDS)
 
 
-def engine_side(served: Daemon, chunks: int, chunk_bytes: int, *, open_jobs: int = 0) -> Worker:
-    """The client alone, without vLLM, in a process of its own, with a namespace of its own."""
+def engine_side(
+    served: Daemon, chunks: int, chunk_bytes: int, *, open_jobs: int = 0, namespace: str = ""
+) -> Worker:
+    """The client alone, without vLLM, in a process of its own."""
     settings = {
         "socket_dir": served.socket_dir,
-        "namespace": f"bench-{secrets.token_hex(8)}",
+        "namespace": namespace or f"bench-{secrets.token_hex(8)}",
         "chunks": chunks,
         "chunk_bytes": chunk_bytes,
         "open_jobs": open_jobs,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from . import daemon
+from . import daemon, slow_store
 from .engines import Server
 from .workers.protocol import Worker
 
@@ -32,6 +32,12 @@ FLOOD_CHUNK_BYTES = 1 << 20
 FLOOD_CHUNKS = 32
 _FLOOD_PAUSE_SECONDS = 0.01
 _SETTLE_SECONDS = 0.5
+PREFILL = 1_300_000_000
+"""KV bytes a second: 10,000 tokens of 128 KiB."""
+SLOW_LINK = 20e6
+"""Bytes a second."""
+PACE_CHUNKS = 16
+_PACE_LATENCY_SECONDS = 0.02
 
 
 def rpc(pairs: int) -> tuple[list[float], list[float]]:
@@ -184,6 +190,28 @@ def flood(server: Server, rounds: int, seconds: float) -> tuple[list[float], lis
                 with_flood.append(loud)
                 without.append(quiet)
     return with_flood, without
+
+
+def pace(rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds until a request can go on over a slow link: with a least load rate and without."""
+    seconds: dict[str, list[float]] = {"with": [], "without": []}
+    options = {"with": f"[admission]\nmin_load_bytes_per_second = {PREFILL}\n", "without": ""}
+    with ExitStack() as stack:
+        server = stack.enter_context(slow_store.running())
+        url, environment = f"s3://{server.bucket}/kv", server.environment()
+        sides = {}
+        for name, option in options.items():
+            served = stack.enter_context(daemon.running(url, environment, option))
+            side = daemon.engine_side(served, PACE_CHUNKS, 1 << 20, namespace="bench-pace")
+            sides[name] = stack.enter_context(side)
+        sides["without"]("store", name="prefix")
+        server.slow_down(_PACE_LATENCY_SECONDS, SLOW_LINK)
+        for number in range(rounds + 1):
+            for name, found in seconds.items():
+                taken = sides[name]("request", name="prefix")
+                if number:
+                    found.append(taken)
+    return seconds["with"], seconds["without"]
 
 
 def _tail(loader: Worker, seconds: float) -> float:

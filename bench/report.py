@@ -15,6 +15,7 @@ from typing import Any
 from kvferry_server import __version__
 from kvferry_server.cli import pairs
 
+from . import scale
 from .cells import Found, Measured
 from .targets import TARGETS
 from .workers.protocol import ROOT
@@ -117,10 +118,15 @@ def _shown(run: dict[str, Any]) -> str:
     )
 
 
+def _scale(_run: dict[str, Any]) -> str:
+    return scale.table()
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "conditions": _conditions,
     "targets": _targets,
     "shown": _shown,
+    "scale": _scale,
 }
 """What stands between the page's markers."""
 

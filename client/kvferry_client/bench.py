@@ -100,6 +100,16 @@ class EngineSide:
             raise BenchFailedError("a lookup was answered wrongly")
         return seconds
 
+    def request(self, name: str) -> float:
+        """Seconds until a request's prefix is loaded, or known not to come; a round is one."""
+        began = time.perf_counter()
+        self._client.lookup(_keys_of(name, self._chunks), prefix_ordered=True)
+        self._client.wait_results(SECONDS)
+        [reply] = self._client.take_lookups()
+        if set(reply.verdicts) == {Presence.PRESENT}:
+            self._move(JobKind.LOAD, self._client.load, name)
+        return time.perf_counter() - began
+
     def latencies(self, name: str, seconds: float, pause_seconds: float) -> list[float]:
         """Load one chunk of a round after another for a while; seconds of each."""
         keys = _keys_of(name, self._chunks)
