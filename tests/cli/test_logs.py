@@ -215,4 +215,4 @@ def test_a_fatal_error_after_the_start_is_json_too(tmp_path):
     assert done.status == 2
     entries = [json.loads(line) for line in done.err.splitlines()]
     assert entries[-1]["level"] == "critical"
-    assert "socket_dir" in entries[-1]["message"]
+    assert "sockets.directory" in entries[-1]["message"]
