@@ -90,6 +90,14 @@ def test_what_a_load_takes_is_measured_before_anything_is_compared():
     assert window.limit(CAPACITY, 0.5) == 1
 
 
+def test_loads_that_took_no_time_are_nothing_to_compare_with():
+    """Begun and ended within one look at the clock."""
+    window = StoreWindow()
+    window.load_ended(SIZE, 0.0, stores=0, now=0.0)
+    window.load_ended(SIZE, 0.02, stores=5, now=0.02)
+    assert window.limit(CAPACITY, 0.02) == 1
+
+
 def test_loads_of_other_sizes_are_not_compared():
     window = StoreWindow()
     run(window, 20, lambda _stores: 0.01)

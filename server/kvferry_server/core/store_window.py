@@ -75,11 +75,11 @@ class StoreWindow:
                 self._unslowed += 1
                 self._grow_if_patient()
             return
-        calm = self._calm.get(size)
-        if calm is None:
+        calm = statistics.median(self._calm.get(size, (0.0,)))
+        if not calm:
             self._window = 1.0
             return
-        self._busy.append(seconds / statistics.median(calm))
+        self._busy.append(seconds / calm)
         if len(self._busy) == _SAMPLE:
             self._judge()
 
