@@ -21,6 +21,8 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.reader import get_metrics_snapshot
 
+from .engine_client import FRESH_NUMBER
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,6 +30,7 @@ METRIC_PREFIXES = ("vllm:external_prefix_cache", "vllm:kv_offload")
 VOCABULARY = range(3, 512)
 COMPANION = {"prompt_tokens": 100, "answer_tokens": 400}
 COMPANION_NUMBER = 10_000
+FRESH_NUMBERS = itertools.count(FRESH_NUMBER)
 REQUEST_NUMBERS = itertools.count()
 ADAPTERS: dict[str, int] = {}
 """Number of each adapter's directory, in the order in which they were asked for."""
@@ -113,8 +116,14 @@ async def work(llm: AsyncLLM, load: dict[str, Any]) -> list[dict[str, Any]]:
     async def stream() -> list[dict[str, Any]]:
         return [await answer(llm, number, load, load["replica"]) for number in numbers]
 
+    async def fresh_stream() -> list[dict[str, Any]]:
+        answers = []
+        while load["fresh"] and time.monotonic() < end:
+            answers.append(await answer(llm, next(FRESH_NUMBERS), load, load["replica"]))
+        return answers
+
     companion = asyncio.create_task(_accompany(llm, load)) if load["companion"] else None
-    streams = await asyncio.gather(*(stream() for _ in range(load["streams"])))
+    streams = await asyncio.gather(fresh_stream(), *(stream() for _ in range(load["streams"])))
     if companion:
         companion.cancel()
     return sorted(itertools.chain(*streams), key=lambda each: float(each["ended"]))

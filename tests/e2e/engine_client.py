@@ -20,6 +20,7 @@ from .sandbox import CHECKOUT, ENGINE_UID, SOCKET_DIR, Mounts, engine_command, p
 
 ANSWER_SECONDS = 900.0
 END_SECONDS = 60.0
+FRESH_NUMBER = 20_000
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -85,6 +86,7 @@ class Load:
         seconds: go round again until so much time is over; 0 for one round.
         replica: the data-parallel rank to ask; None for vLLM's choice.
         companion: decode something else all the time, which needs no chunk.
+        fresh: one stream more, of prompts that never come twice, numbered from FRESH_NUMBER.
         adapter: directory of a LoRA adapter; empty for none.
     """
 
@@ -95,6 +97,7 @@ class Load:
     seconds: float = 0.0
     replica: int | None = None
     companion: bool = False
+    fresh: bool = False
     adapter: str = ""
 
 
