@@ -181,7 +181,7 @@ class EngineRun:
 
     def __init__(self, setup: EngineSetup, name: str, options: EngineOptions) -> None:
         self._log = setup.logs / f"{name}.log"
-        self._leftovers = set(region_files())
+        self._before = set(shared_memory_files())
         self._guard: threading.Timer | None = None
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -243,7 +243,7 @@ class EngineRun:
             self._process.communicate(timeout=END_SECONDS)
         self._kill()
         self._process.wait()
-        for path in set(region_files()) - self._leftovers:
+        for path in set(shared_memory_files()) - self._before:
             path.unlink()
 
     def _kill(self) -> None:
@@ -253,5 +253,10 @@ class EngineRun:
 
 def region_files() -> list[Path]:
     """The regions of the engine's user in this machine's shared memory."""
-    files = SHARED_MEMORY.glob("vllm_offload_*.mmap")
+    return [path for path in shared_memory_files() if path.suffix == ".mmap"]
+
+
+def shared_memory_files() -> list[Path]:
+    """Regions, and what workers talk over: killed processes leave theirs behind."""
+    files = [*SHARED_MEMORY.glob("vllm_offload_*.mmap"), *SHARED_MEMORY.glob("vllm_dist_*")]
     return [path for path in files if path.stat().st_uid == ENGINE_UID]
