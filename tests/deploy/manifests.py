@@ -1,8 +1,8 @@
 """The Kubernetes manifests as `kubectl apply -k` would send them.
 
-Owns the little of kustomize that deploy/kubernetes uses: resources, namespace, labels, and
-strategic-merge patches, whose lists of named things merge by name. Anything else is refused, so
-that a manifest can't silently mean something else here than there.
+Owns the little of kustomize that deploy/kubernetes and docs/kubernetes.md use: resources,
+namespace, labels, images, and strategic-merge patches, whose lists of named things merge by name.
+Anything else is refused, so that a manifest can't silently mean something else here than there.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
 RENDERED = ["base", *(f"overlays/{name}" for name in OVERLAYS)]
 MERGE_KEYS = {"volumeMounts": "mountPath", "ports": "containerPort", "sources": ""}
-KNOWN = {"apiVersion", "kind", "namespace", "resources", "labels", "patches"}
+KNOWN = {"apiVersion", "kind", "namespace", "resources", "labels", "patches", "images"}
 Object = dict[str, Any]
 
 
 def render(name: str) -> list[Object]:
     """All objects of a kustomization."""
     return _render(FOLDER / name)
+
+
+def render_text(kustomization: str, folder: Path) -> list[Object]:
+    """All objects of a kustomization.yaml that would be in this folder."""
+    return _rendered(yaml.safe_load(kustomization), folder)
 
 
 def the(kind: str, objects: list[Object]) -> Object:
@@ -38,14 +43,20 @@ def pod_of(objects: list[Object]) -> Object:
 
 
 def _render(folder: Path) -> list[Object]:
-    text = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    return _rendered(yaml.safe_load((folder / "kustomization.yaml").read_text()), folder)
+
+
+def _rendered(text: Object, folder: Path) -> list[Object]:
     assert set(text) <= KNOWN, f"{folder.name}: teach render() {set(text) - KNOWN}"
     objects: list[Object] = []
     for resource in text["resources"]:
         path = (folder / resource).resolve()
         objects += _render(path) if path.is_dir() else list(yaml.safe_load_all(path.read_text()))
     for patch in text.get("patches", []):
-        _apply(objects, yaml.safe_load((folder / patch["path"]).read_text()))
+        shown = patch["patch"] if "patch" in patch else (folder / patch["path"]).read_text()
+        _apply(objects, yaml.safe_load(shown))
+    for image in text.get("images", []):
+        _rename(objects, image)
     for each in objects:
         metadata = each["metadata"]
         if "namespace" in text and each["kind"] != "Namespace":
@@ -53,6 +64,16 @@ def _render(folder: Path) -> list[Object]:
         for label in text.get("labels", []):
             metadata.setdefault("labels", {}).update(label["pairs"])
     return objects
+
+
+def _rename(objects: list[Object], image: Object) -> None:
+    """A new name and tag for an image; one that no container has is refused."""
+    pod = pod_of(objects)
+    containers = [*pod["initContainers"], *pod["containers"]]
+    found = [each for each in containers if each["image"].partition(":")[0] == image["name"]]
+    assert found, f"no container has the image {image['name']}"
+    for container in found:
+        container["image"] = f"{image['newName']}:{image['newTag']}"
 
 
 def _apply(objects: list[Object], patch: Object) -> None:

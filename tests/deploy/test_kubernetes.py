@@ -13,8 +13,9 @@ import pytest
 from kvferry_client import tier_config
 from kvferry_server.cli import config
 from kvferry_server.cli.main import build_parser
+from tests.walk.pages import ROOT, blocks
 
-from .manifests import RENDERED, Object, pod_of, render, the
+from .manifests import RENDERED, Object, pod_of, render, render_text, the
 
 VERSIONS = ("1.29", "1.31", kubernetes_validate.latest_version())
 """The first with native sidecars, one between, and the newest that the schemas are there for."""
@@ -246,3 +247,23 @@ def dockerfile() -> str:
     from .manifests import FOLDER
 
     return (FOLDER.parents[1] / "Dockerfile").read_text()
+
+
+def test_the_overlay_of_the_guide_changes_what_it_says(tmp_path) -> None:
+    (sample,) = (each for each in blocks("yaml") if each.name == "docs/kubernetes.md")
+    objects = render_text(sample.text, ROOT / "mine")
+    for each in objects:
+        if each["kind"] not in CUSTOM:
+            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+    file = tmp_path / "config.toml"
+    file.write_text(the("ConfigMap", objects)["data"]["config.toml"])
+    loaded = config.load({"--config": str(file)}, {}, uid=65532)
+    assert (loaded.warnings, loaded.config.store.url) == ((), "s3://my-bucket/vllm")
+    pod = pod_of(objects)
+    (daemon,), (engine,) = pod["initContainers"], pod["containers"]
+    assert daemon["image"] == "registry.example.com/kvferry:0.1.0"
+    assert engine["image"] == "registry.example.com/vllm-kvferry:0.1.0"
+    variables = {each["name"]: each.get("value") for each in daemon["env"]}
+    assert variables["AWS_REGION"] == "us-east-1"
+    assert variables["AWS_ROLE_ARN"] == "arn:aws:iam::210987654321:role/vllm-kv"
+    assert daemon["restartPolicy"] == "Always"
