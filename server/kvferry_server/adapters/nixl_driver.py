@@ -38,6 +38,7 @@ _COST_WEIGHT = 0.1
 """Of the newest chunk in what a chunk costs its thread."""
 _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
+_LATEST_FIRST_LOOK_SECONDS = 0.2
 _FIRST_LOOK = 0.7
 """Of the usual duration of a transfer."""
 _NEXT_LOOK = 1 / 12
@@ -71,7 +72,7 @@ class _Pace:
         """Plan the first look."""
         pause = self._usual.get(chunk.shape, 0.0) * _FIRST_LOOK
         chunk.posted_at = now
-        chunk.look_at = now + min(max(pause, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        chunk.look_at = now + min(max(pause, _SHORTEST_PAUSE_SECONDS), _LATEST_FIRST_LOOK_SECONDS)
 
     def seen_running(self, chunk: _Chunk, now: float) -> None:
         """Plan the next look."""
