@@ -91,6 +91,13 @@ def test_the_runbook_has_no_section_too_many() -> None:
     assert sorted(titles) == sorted(each["alert"] for each in alerts())
 
 
+def test_every_panel_that_the_runbook_names_is_on_the_dashboard() -> None:
+    titles = {panel["title"] for panel in json.loads(DASHBOARD.read_text())["panels"]}
+    named = {" ".join(each.split()) for each in re.findall(r'"([A-Z][^"]+)"', RUNBOOK.read_text())}
+    assert len(named) > 5
+    assert named - titles == set()
+
+
 def test_every_alert_has_a_rule_test_that_sees_it_fire() -> None:
     tests = yaml.safe_load(RULES.with_suffix(".test.yml").read_text())["tests"]
     fired = {
