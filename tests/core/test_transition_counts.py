@@ -17,7 +17,7 @@ from .test_machine import EngineMachine, JobMachine
 
 LEAST = 100
 RUNS = settings(
-    max_examples=400,
+    max_examples=1_000,
     stateful_step_count=80,
     deadline=None,
     database=None,
