@@ -232,9 +232,10 @@ def main() -> None:
         mark = mark_for_strace if options.trace else lambda _name: None
         with collector_watched() as collector:
             seen = measure(engine.tier, options.calls, mark)
-    summaries = {name: each.summary() for name, each in seen.items()}
-    summaries[COLLECTOR] = collector
-    sys.stdout.write(f"RESULT {json.dumps(summaries)}\n")
+        summaries = {name: each.summary() for name, each in seen.items()}
+        summaries[COLLECTOR] = collector
+        sys.stdout.write(f"RESULT {json.dumps(summaries)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
