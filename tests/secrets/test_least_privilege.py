@@ -20,7 +20,7 @@ from kvferry_server.adapters.s3_types import Credentials, S3Settings
 from kvferry_server.core.types import Presence, TransferStatus
 from tests.cli.harness import Daemon, attached, environment, key, result_of
 from tests.stores.subjects import load_bytes, make_s3_store, probe_once, store_bytes
-from tests.support.s3_server import REGION
+from tests.support.s3_server import BUCKET, REGION
 from tests.support.s3_servers import Moto
 
 POLICY = Path(__file__).parents[2] / "docs" / "s3-policy.json"
@@ -66,7 +66,7 @@ def policy_without(action: str = "") -> str:
         ]
         statement["Action"] = kept
     document["Statement"] = [each for each in document["Statement"] if each["Action"]]
-    return json.dumps(document).replace("BUCKET", Moto().bucket).replace("PREFIX", PREFIX)
+    return json.dumps(document).replace("BUCKET", BUCKET).replace("PREFIX", PREFIX)
 
 
 def test_the_policy_names_what_the_refusals_name():
