@@ -43,7 +43,8 @@ A real tier object does what a scheduler does: each step it calls each method on
 for 3 ms; {steps} steps for each state. `running`, `stopped` (SIGSTOP), `dead` (SIGKILL) and
 `restarting` (killed and started once a second) are a real daemon; the one that answers 2 s late is
 the scripted daemon of the client's tests. vLLM's own `obj` tier ran the same steps beside it, with
-the S3 server in the state that its column says; a state is cut after 2 minutes. `drain_jobs` and
+the S3 server in the state that its column says; a state is cut after 2 minutes. No column says
+what it does when S3 refuses connections: it did not come to its end then. `drain_jobs` and
 `shutdown` may wait, by vLLM's own contract: [the longest stalls](vllm.md#the-longest-stalls).
 
 ## CPU time
