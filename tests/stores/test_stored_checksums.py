@@ -10,8 +10,7 @@ import sys
 import zlib
 
 import pytest
-from awscrt.checksums import crc64nvme
-from crc32c import crc32c
+from awscrt.checksums import crc32c, crc64nvme
 
 from kvferry_server.adapters.integrity import ChecksumCatalog, Integrity
 from kvferry_server.adapters.s3_types import Credentials, S3Settings

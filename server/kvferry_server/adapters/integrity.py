@@ -28,7 +28,7 @@ from __future__ import annotations
 import secrets
 from typing import Literal, Protocol
 
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 
 from kvferry_server.core.telemetry import SILENCE, Answer, Checked, Telemetry, Verb
 from kvferry_server.core.types import TransferStatus

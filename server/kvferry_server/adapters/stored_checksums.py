@@ -12,8 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from awscrt.checksums import crc64nvme
-from crc32c import crc32c
+from awscrt.checksums import crc32c, crc64nvme
 
 _ALGORITHMS: Mapping[str, Callable[[memoryview], bytes]] = {
     "ChecksumCRC64NVME": lambda data: crc64nvme(data).to_bytes(8, "big"),

@@ -102,8 +102,9 @@ class StoreWindow:
             self._unslowed = 0
 
     def _calm_times(self, size: int) -> deque[float]:
-        times = self._calm.setdefault(size, deque(maxlen=_CALM_KEPT))
-        self._calm.move_to_end(size)
-        if len(self._calm) > _SIZES_KEPT:
-            self._calm.popitem(last=False)
+        times = self._calm.get(size)
+        if times is None:
+            times = self._calm[size] = deque(maxlen=_CALM_KEPT)
+            if len(self._calm) > _SIZES_KEPT:
+                self._calm.popitem(last=False)
         return times
