@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from .harness import (
 )
 
 HEALED_SECONDS = 40.0
+STEADY_OUTAGES = 3
+MOST_OUTAGES = 12
 
 
 @pytest.fixture
@@ -120,27 +123,44 @@ def footprint(pid: int) -> tuple[int, int, int, float]:
     return len(targets) - pooled, pooled, int(fields["Threads"]), resident
 
 
+def outage(client: Client, server) -> None:
+    """Traffic; then the store is gone for a while; then all is well again."""
+    traffic = Traffic(client)
+    run_for(traffic, 1.0)
+    server.kill()
+    run_for(traffic, 3.0)
+    traffic.settle()
+    assert traffic.outcomes[Outcome.UNAVAILABLE] + traffic.outcomes[Outcome.SHED]
+    server.start()
+    heal(client)
+
+
+def steady(footprints: Sequence[tuple[int, int, int, float]]) -> bool:
+    """Whether the last outages cost no descriptor, no thread and hardly any memory.
+
+    The first ones may: threads for questions (at most 8) and agents for lookups are made when one
+    is short, and stay.
+    """
+    descriptors, pooled, threads, resident = zip(*footprints[-STEADY_OUTAGES:], strict=True)
+    return (
+        len(threads) == STEADY_OUTAGES
+        and max(descriptors) <= descriptors[0]
+        and pooled[-1] <= pooled[0] + 40
+        and max(threads) <= threads[0]
+        and resident[-1] <= resident[0] + 16
+    )
+
+
 def test_an_unplugged_store_costs_failed_jobs_and_nothing_else(tmp_path: Path, server):
     daemon = serve(tmp_path, server)
     try:
         daemon.wait_ready()
         with attached(daemon.sockets) as client:
-            footprints = []
-            for _ in range(3):
-                traffic = Traffic(client)
-                run_for(traffic, 1.0)
-                server.kill()
-                run_for(traffic, 3.0)
-                traffic.settle()
-                assert traffic.outcomes[Outcome.UNAVAILABLE] + traffic.outcomes[Outcome.SHED]
-                server.start()
-                heal(client)
+            footprints: list[tuple[int, int, int, float]] = []
+            while not footprints or not steady(footprints):
+                assert len(footprints) < MOST_OUTAGES, f"each outage costs more: {footprints}"
+                outage(client, server)
                 footprints.append(footprint(daemon.process.pid))
-        first, _, last = footprints
-        assert last[0] <= first[0] + 1
-        assert last[1] <= first[1] + 40
-        assert last[2] <= first[2] + 1
-        assert last[3] <= first[3] + 16
         assert daemon.terminate()[0] == 0
     finally:
         daemon.kill()
