@@ -76,20 +76,24 @@ def measure(misses: int, hits: int) -> FirstTokens:
         ) -> tuple[list[float], list[float]]:
             loaded, computed = [], []
             numbers = [_HITS + 100 * HIT_TOKENS.index(length) + each for each in range(rounds)]
-            filler = Load((_FILLERS + length,), HIT_TOKENS[-1], _ANSWER_TOKENS)
+            fillers = Load((_FILLERS, _FILLERS + 1), HIT_TOKENS[-1], _ANSWER_TOKENS)
+            chunks = length // CHUNK_TOKENS
             for number in numbers:
+                stored = self.counters()["chunks_store_stored"]
                 tiered.ask(Load((number,), length, _ANSWER_TOKENS))
-            whole = length // CHUNK_TOKENS * CHUNK_TOKENS
+                self.wait_until(
+                    lambda: self.counters()["chunks_store_stored"] >= stored + chunks,  # noqa: B023
+                    f"a prompt of {length} tokens is stored",
+                )
             for number in numbers:
-                tiered.ask(filler)  # so that the store alone holds the prompt
+                tiered.ask(fillers)  # so that the store alone holds the prompt
+                before = self.loaded()
                 load = Load((number,), length, _ANSWER_TOKENS)
                 [hit] = tiered.ask(load).answers
+                came = self.loaded() - before
+                self.check(came >= chunks - 1, f"{came} of {chunks} chunks came from the store")
                 [computation] = plain.ask(load).answers
                 if number > numbers[0]:
-                    self.check(
-                        hit.cached_tokens >= whole - CHUNK_TOKENS,
-                        f"{hit.cached_tokens} of {length} tokens came from the store",
-                    )
                     loaded.append(hit.first_token_seconds)
                     computed.append(computation.first_token_seconds)
             return loaded, computed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -70,10 +71,14 @@ class EngineSide:
         rows[:] = np.random.default_rng(0).integers(0, 256, rows.shape, np.uint8)
         self._original = rows.copy()
         self._micros: list[float] = []
+        self._timer: list[float] = []
+        """What the same clock shows for a call of nothing, once a step."""
+        self._nothing = self._timed(lambda: None, self._timer)
         self._requests = 0
         for name in METHODS:
             if hasattr(self._engine.tier, name):
-                setattr(self._engine.tier, name, self._timed(getattr(self._engine.tier, name)))
+                method = getattr(self._engine.tier, name)
+                setattr(self._engine.tier, name, self._timed(method, self._micros))
 
     def version(self) -> str:
         """Of vLLM."""
@@ -83,12 +88,14 @@ class EngineSide:
         """Store a round of new chunks, drop them from the CPU tier, find and load them.
 
         Returns:
-            Seconds of each phase, the calls' CPU microseconds on the scheduler's thread, and the
-            CPU seconds of the tier: those calls and all threads but the scheduler's.
+            Seconds of each phase, the calls' CPU microseconds on the scheduler's thread (without
+            what the clock itself takes), and the CPU seconds of the tier: those calls and all
+            threads but the scheduler's.
         """
         engine = self._engine
         keys = self._keys(name, self._chunks)
-        self._micros = []
+        self._micros.clear()
+        self._timer.clear()
         others = _other_threads_seconds()
         began = time.perf_counter()
         slots = self._store(keys)
@@ -104,7 +111,8 @@ class EngineSide:
         began = time.perf_counter()
         self._step_until(lambda: self._all_hit(keys, request))
         load_seconds = time.perf_counter() - began
-        micros, self._micros = self._micros, []
+        clock = statistics.median(self._timer)
+        micros = [max(0.0, each - clock) for each in self._micros]
         others = _other_threads_seconds() - others
         self._check(keys, request, slots)
         engine.manager.on_request_finished(request)
@@ -147,14 +155,14 @@ class EngineSide:
         del self._engine.rows
         self._engine.manager.shutdown()
 
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, method: Callable[..., Any], micros: list[float]) -> Callable[..., Any]:
         @functools.wraps(method)
         def timed(*args: Any, **options: Any) -> Any:
             began = time.thread_time_ns()
             try:
                 return method(*args, **options)
             finally:
-                self._micros.append((time.thread_time_ns() - began) / 1000)
+                micros.append((time.thread_time_ns() - began) / 1000)
 
         return timed
 
@@ -228,6 +236,7 @@ class EngineSide:
         while not condition():
             if time.perf_counter() > end:
                 raise RuntimeError("nothing happened for too long")
+            self._nothing()
             self._engine.step()
             time.sleep(STEP_SECONDS)
 

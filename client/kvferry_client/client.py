@@ -133,7 +133,7 @@ class Client:
         With `prefix_ordered`, keys behind the first absent one may stay UNKNOWN.
         """
         self.start()
-        asked = tuple(bytes(key) for key in keys)
+        asked = tuple(map(bytes, keys))
         deadline = time.monotonic() + self._config.lookup_timeout_s
         shared = self._shared
         ticket = next(shared.ids)
@@ -154,6 +154,12 @@ class Client:
         With `max_chunks` some of them: no more once they have so many chunks.
         """
         return self._shared.take_results(max_chunks)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_results` may return something. Never blocks."""
+        shared = self._shared
+        return bool(shared.results or shared.handed_in)
 
     def take_lookups(self, max_keys: int | None = None) -> list[LookupReply]:
         """Return the lookups that were answered or expired since the last call. Never blocks.
@@ -284,8 +290,8 @@ class Client:
         self.start()
         shared = self._shared
         job_id = next(shared.ids)
-        job_keys = tuple(bytes(key) for key in keys)
-        job_slots = tuple(int(slot) for slot in slots)
+        job_keys = tuple(map(bytes, keys))
+        job_slots = tuple(map(int, slots))
         shared.hand_in(
             _admit_job, shared, job_id, kind, job_keys, job_slots, context or RequestContext()
         )
@@ -370,8 +376,8 @@ def _is_valid(
 
 
 def _keys_fit(keys: tuple[bytes, ...], session: Session) -> bool:
-    longest = session.limits.max_key_bytes
-    return all(MIN_KEY_BYTES <= len(key) <= longest for key in keys)
+    lengths = set(map(len, keys))
+    return min(lengths) >= MIN_KEY_BYTES and max(lengths) <= session.limits.max_key_bytes
 
 
 def _start_clients_over_in_child() -> None:

@@ -109,8 +109,8 @@ class Shared:
         self.counters = zeroed_counters()
         self.lookups = LookupTable(config.max_queued_lookup_keys)
         self.ids = itertools.count(1)
-        self._handed_in: deque[Callable[[], None]] = deque()
-        self._results: deque[JobResult] = deque()
+        self.handed_in: deque[Callable[[], None]] = deque()
+        self.results: deque[JobResult] = deque()
         self._notices: Counter[str] = Counter()
         self._next_notice = 0.0
         self._calls_fail = False
@@ -155,7 +155,7 @@ class Shared:
             finally:
                 self.lock.release()
         else:
-            self._handed_in.append(partial(work, *arguments))
+            self.handed_in.append(partial(work, *arguments))
             self.sender_wakeup.set()
 
     def take_in_if_free(self) -> bool:
@@ -170,19 +170,19 @@ class Shared:
 
     def take_in(self) -> None:
         """Do what was handed in; call with the lock held."""
-        while self._handed_in:
-            self._handed_in.popleft()()
+        while self.handed_in:
+            self.handed_in.popleft()()
 
     def take_results(self, max_chunks: int | None) -> list[JobResult]:
         """Return finished jobs, stopping once they have `max_chunks` or more. Never waits."""
-        if self._handed_in:
+        if self.handed_in:
             self.take_in_if_free()
-        return take_some(self._results, lambda result: len(result.outcomes), max_chunks)
+        return take_some(self.results, lambda result: len(result.outcomes), max_chunks)
 
     @property
     def has_results(self) -> bool:
         """True if `take_results` would return something."""
-        return bool(self._results)
+        return bool(self.results)
 
     def take_lookups(self, max_keys: int | None) -> list[LookupReply]:
         """Return replies, stopping once they have `max_keys` or more keys. Never waits."""
@@ -302,7 +302,7 @@ class Shared:
                 self.counters[_CHUNK_COUNTERS[result.kind, outcome]] += 1
             self.counters[f"{kind}_jobs_{'succeeded' if result.success else 'failed'}"] += 1
             self.counters[f"{kind}_bytes"] += result.transferred_bytes
-            self._results.append(result)
+            self.results.append(result)
         self.changed.notify_all()
 
 

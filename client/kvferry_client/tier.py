@@ -142,7 +142,8 @@ class TierLogic:
         self._client = client
         self._clock = clock
         self._verdicts: dict[str, dict[bytes, Verdict]] = {}
-        self._waiting: dict[tuple[str, bytes], _Group] = {}
+        self.waiting: dict[tuple[str, bytes], _Group] = {}
+        """Keys that nobody has asked the daemon for yet, by request and KV-cache group."""
         self._tickets: dict[int, _Ticket] = {}
         self._asking: dict[str, set[int]] = {}
         """Open tickets of requests that have not ended."""
@@ -162,17 +163,18 @@ class TierLogic:
 
         `position` is the token position where the chunk ends, if known.
         """
-        self._take_lookups()
         request_id = context.request_id
         verdicts = self._verdicts.setdefault(request_id, {})
+        if verdicts.get(key) is Verdict.RETRY:
+            self._take_lookups()
         verdict = verdicts.get(key)
         if verdict is not None:
             return verdict
         group_id = (request_id, key[-4:])
-        if group_id not in self._waiting:
+        if group_id not in self.waiting:
             self.flush()
-            self._waiting[group_id] = _Group(context)
-        group = self._waiting[group_id]
+            self.waiting[group_id] = _Group(context)
+        group = self.waiting[group_id]
         group.keys.append(key)
         group.positions.append(position)
         verdicts[key] = Verdict.RETRY
@@ -180,9 +182,9 @@ class TierLogic:
 
     def flush(self) -> None:
         """Ask for all keys that wait. Called at the step's end and when another group begins."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for (request_id, _), group in waiting.items():
             keys = tuple(group.keys)
             ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
@@ -223,8 +225,8 @@ class TierLogic:
         """Forget a request's verdicts and open lookups; its jobs go on."""
         self._verdicts.pop(request_id, None)
         self._asking.pop(request_id, None)
-        for group_id in [group_id for group_id in self._waiting if group_id[0] == request_id]:
-            del self._waiting[group_id]
+        for group_id in [group_id for group_id in self.waiting if group_id[0] == request_id]:
+            del self.waiting[group_id]
 
     def has_pending_work(self) -> bool:
         """Tell whether the engine must go on stepping: jobs or lookups are open."""

@@ -35,10 +35,11 @@ def base_options(backpressure_detector: Any) -> dict[str, Any]:  # noqa: ANN401 
     return {}
 
 
-def chunks(job: Any) -> tuple[list[bytes], list[int]]:  # noqa: ANN401 - the type's name varies
+def chunks(job: Any) -> tuple[tuple[bytes, ...], tuple[int, ...]]:  # noqa: ANN401 - its name varies
     """Return the keys and slots of a job."""
     slots = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
-    return [bytes(key) for key in job.keys], [int(slot) for slot in slots]
+    numbers = slots.tolist() if hasattr(slots, "tolist") else slots
+    return tuple(map(bytes, job.keys)), tuple(map(int, numbers))
 
 
 def job_result(job: FinishedJob) -> JobResult:

@@ -175,11 +175,14 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         context = self._context_of(job_metadata.req_context)
         self._logic.submit_load(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
-    @_uncollected
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        """Return the jobs that ended since the last call, each exactly once."""
-        failed, self._failed_submissions = self._failed_submissions, []
-        return [*failed, *self._finished()]
+        """Return the jobs that ended since the last call, each exactly once.
+
+        vLLM asks in every step, and most of the time nothing has ended: that costs least.
+        """
+        if self._client.has_news or self._failed_submissions or self._logic.waiting:
+            return self._take_finished()
+        return ()
 
     @_uncollected
     @_contained(lambda _self: True)
@@ -213,12 +216,11 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         """Forget the request's verdicts; its jobs go on."""
         self._logic.finish_request(req_context.req_id)
 
-    @_uncollected
-    @_contained(lambda _self, *_args: None)
     def on_schedule_end(self, context: Any) -> None:  # noqa: ANN401
         """Send the step's lookups."""
         del context
-        self._logic.flush()
+        if self._logic.waiting:
+            self._send_lookups()
 
     @_contained(lambda _self: None)
     def drain_jobs(self) -> None:
@@ -295,6 +297,16 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             stats.observe_histogram(_LOOKUP_SECONDS, times.popleft())
         self._reported, self._attached = totals, attached
         return stats
+
+    @_uncollected
+    def _take_finished(self) -> list[JobResult]:
+        failed, self._failed_submissions = self._failed_submissions, []
+        return [*failed, *self._finished()]
+
+    @_uncollected
+    @_contained(lambda _self: None)
+    def _send_lookups(self) -> None:
+        self._logic.flush()
 
     @_contained(lambda _self: [])
     def _finished(self) -> list[JobResult]:
