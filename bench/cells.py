@@ -65,7 +65,7 @@ class Extent:
     extras: bool
 
 
-FULL = Extent(10, tuple(CHUNK_SIZES), 128 << 20, 3.0, 8, extras=True)
+FULL = Extent(10, tuple(CHUNK_SIZES), 96 << 20, 3.0, 8, extras=True)
 QUICK = Extent(5, (1 << 20,), 64 << 20, 1.5, 3, extras=False)
 Found = dict[str, Measured]
 
@@ -149,7 +149,7 @@ def lookup(extent: Extent) -> Found:
     found = _lookups(LOOKUP_LATENCY_SECONDS, extent.pairs, "")
     if extent.extras:
         for latency in OTHER_LATENCIES_SECONDS:
-            found |= _lookups(latency, extent.pairs // 2, f"{1000 * latency:.0f}ms-")
+            found |= _lookups(latency, extent.pairs // 3, f"{1000 * latency:.0f}ms-")
     return found
 
 

@@ -53,7 +53,7 @@ def record(found: Found, seconds: float, *, quick: bool) -> dict[str, Any]:
         "quick": quick,
         "machine": f"{os.cpu_count()} cores, Linux {platform.release()}, {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "versions": {name: _version(name) for name in _PACKAGES},
         "rows": rows,
         "shown": shown,
     }
@@ -163,6 +163,13 @@ def _short(value: float) -> str:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 6)}f}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _commit() -> str:
