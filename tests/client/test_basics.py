@@ -204,6 +204,17 @@ def test_close_half_closes_and_waits(daemon: ScriptedDaemon, client: Client) -> 
     assert client.close()
 
 
+def test_close_sends_no_job_that_waits(daemon: ScriptedDaemon, client: Client) -> None:
+    daemon.delays["Store"] = 0.5
+    client.store([key(0)], [0])
+    eventually(lambda: daemon.requests("Store"))
+    for number in range(1, 4):
+        client.store([key(number)], [number])
+    assert client.close(timeout_s=10)
+    assert client.counters["jobs_not_sent_closed"] == 3
+    assert sum(len(request.jobs) for request in daemon.requests("Store")) == 1
+
+
 def test_import_starts_no_thread_and_pulls_in_no_vllm() -> None:
     script = (
         "import sys, threading, kvferry_client\n"

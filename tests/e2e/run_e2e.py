@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from . import identity, main_job, outages, overhead, parallel
+from . import identity, main_job, outages, parallel
 from .engine_client import EngineFailed, EngineSetup
 from .pod_client import PodClient, PodFailed
 from .proof import NotProven, Proof, Report, make_model
@@ -38,7 +38,6 @@ SCENARIOS = {
     "store-outage": Scenario(outages.StoreOutage, outages.STORE_DONE),
     "same-path": Scenario(identity.SamePath, identity.SAME_PATH_DONE),
     "adapters": Scenario(identity.Adapters, identity.ADAPTERS_DONE),
-    "overhead": Scenario(overhead.Overhead, overhead.DONE),
 }
 
 

@@ -25,15 +25,21 @@ def key(number: int) -> bytes:
     return make_offload_key(number.to_bytes(32, "big"), 0)
 
 
+def job(number: int, context: Any = None) -> Any:
+    """A job of one chunk, as the manager submits it."""
+    made = type("Job", (), {})()
+    made.job_id, made.keys = number, [key(number)]
+    made.req_context = context or ReqContext(req_id="r")
+    made.chunk_ids = made.block_ids = [number]
+    return made
+
+
 def use_all_methods(engine: Engine, seconds: float = 20.0) -> None:
     """Use the tier as the manager does until every job has its result; check that none has two."""
     tier, context = engine.tier, ReqContext(req_id="r")
     tier.on_new_request(context)
     for number, kind in JOBS.items():
-        job = type("Job", (), {})()
-        job.job_id, job.keys, job.req_context = number, [key(number)], context
-        job.chunk_ids = job.block_ids = [number]
-        (tier.submit_store if kind == "store" else tier.submit_load)(job)
+        (tier.submit_store if kind == "store" else tier.submit_load)(job(number, context))
     seen: list[int] = []
     end = time.monotonic() + seconds
     answer = LookupResult.RETRY

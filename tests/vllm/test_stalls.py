@@ -57,6 +57,12 @@ class Rig:
         with shared.lock:
             return shared.session.jobs.sent_parts if shared.session else 0
 
+    def ended_within(self, limit: float) -> bool:
+        """Wait for the session's end; True if it came."""
+        shared = self.tier._client._shared
+        with shared.lock:
+            return bool(shared.changed.wait_for(lambda: shared.session is None, limit))
+
     def stop(self) -> None:
         """SIGSTOP, and SIGCONT a while later."""
         self.backend("signal_daemon", number=int(signal.SIGSTOP))
@@ -166,4 +172,6 @@ def test_shutdown_is_short_and_raises_nothing(rig: Rig, state: str) -> None:
     if state == "stopped":
         assert took >= SHUTDOWN_SECONDS - 0.1, "it did not wait for the region"
         rig.backend("signal_daemon", number=int(signal.SIGCONT))
+    rig.backend("thaw")
     assert not rig.tier._faults
+    assert rig.ended_within(GUARD_SECONDS), "the daemon was not told that the session is over"
