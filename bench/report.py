@@ -27,10 +27,11 @@ _PACKAGES = ("nixl-cu12", "boto3", "obstore", "grpcio", "protobuf", "seaweedfs-b
 
 
 def record(found: Found, seconds: float, *, quick: bool) -> dict[str, Any]:
-    """All of a run, ready for JSON."""
+    """All of a run, ready for JSON; each row names the commit it was measured at."""
+    commit = _commit()
     rows, shown = [], []
     for name, measured in found.items():
-        row = {"name": name, **_figures(measured)}
+        row = {"name": name, "commit": commit, **_figures(measured)}
         target = TARGETS.get(name)
         if target is None:
             shown.append(row)
@@ -44,19 +45,29 @@ def record(found: Found, seconds: float, *, quick: bool) -> dict[str, Any]:
             "verdict": str(verdict),
         }
         rows.append(row)
-    rows.sort(key=lambda row: list(TARGETS).index(row["name"]))
     return {
         "kvferry": __version__,
-        "commit": _commit(),
         "finished": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "minutes": round(seconds / 60, 1),
         "quick": quick,
         "machine": f"{os.cpu_count()} cores, Linux {platform.release()}, {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
-        "rows": rows,
+        "rows": sorted(rows, key=lambda row: list(TARGETS).index(row["name"])),
         "shown": shown,
     }
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A record with the rows of a newer one in place of its own."""
+    fresh = {row["name"] for row in (*new["rows"], *new["shown"])}
+    both = {
+        kind: [row for row in old[kind] if row["name"] not in fresh] + new[kind]
+        for kind in ("rows", "shown")
+    }
+    both["rows"].sort(key=lambda row: list(TARGETS).index(row["name"]))
+    both["shown"].sort(key=lambda row: row["name"])
+    return {**new, **both, "minutes": round(old["minutes"] + new["minutes"], 1)}
 
 
 def lines(run: dict[str, Any]) -> Iterator[str]:
@@ -69,11 +80,13 @@ def lines(run: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def write(run: dict[str, Any]) -> None:
-    """Write the record, the plots, and the tables between the page's markers."""
+def keep(run: dict[str, Any]) -> dict[str, Any]:
+    """Put a run's rows into the repository's record; the whole record."""
     FOLDER.mkdir(exist_ok=True)
+    if RECORD.exists():
+        run = merged(json.loads(RECORD.read_text()), run)
     RECORD.write_text(json.dumps(run, indent=1) + "\n")
-    render(run)
+    return run
 
 
 def render(run: dict[str, Any]) -> None:
@@ -92,10 +105,11 @@ def render(run: dict[str, Any]) -> None:
 
 def _conditions(run: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    commits = ", ".join(sorted({row["commit"] for row in (*run["rows"], *run["shown"])}))
     return (
-        f"Measured {run['finished']} in {run['minutes']:g} minutes at commit {run['commit']} on "
-        f"{run['machine']}, Python {run['python']}; kvferry {run['kvferry']}, vLLM 0.32.0 (CPU), "
-        f"{versions}.\n"
+        f"Measured until {run['finished']}, {run['minutes']:g} minutes in all, at commit {commits} "
+        f"on {run['machine']}, Python {run['python']}; kvferry {run['kvferry']}, "
+        f"vLLM 0.32.0 (CPU), {versions}.\n"
     )
 
 
@@ -173,11 +187,13 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip() or "unknown"
+    """The commit of what is measured, marked if there are changes."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", "bench", "client", "proto", "server")
+    return f"{commit} with changes" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -69,7 +69,7 @@ tested.
 
 `localbucket` accepts few connections at a time and drops the others, so that a daemon with its
 default limits sees failures: the demo failed in three of three runs. With
-`limits.max_inflight_chunks = 4` stores and loads went through, but 21 to 48 of 512 lookups got no
+`limits.max_inflight_chunks = 4` stores went through, but 21 to 48 of 512 lookups got no
 answer, as more than 200 are asked at once; with `limits.max_probing_keys = 13` as well all went
 well in three runs, at 29 to 35 lookups/s. It is good for small tests with both settings, not for
 load.
