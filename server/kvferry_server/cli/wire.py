@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_FILE_THREADS = 8
-"""More threads make a file store no faster."""
+"""More threads make a file store no faster, and nor do many more than there are cores."""
 KEY_WAIT_SECONDS = 10.0
 """How long a chunk that was refused for its keys waits for others; far from the hard deadline."""
 
@@ -157,7 +157,8 @@ def _s3_doctor(bucket: str, prefix: str) -> S3Doctor:
 def _file_store(directory: Path, integrity: Integrity, config: Config) -> ObjectStore:
     from kvferry_server.adapters.nixl_file_store import FileObjectStore  # noqa: PLC0415
 
-    threads = min(config.limits.max_inflight_chunks, MAX_FILE_THREADS)
+    useful = len(os.sched_getaffinity(0)) + 1
+    threads = min(config.limits.max_inflight_chunks, MAX_FILE_THREADS, useful)
     return FileObjectStore(directory, integrity=integrity, threads=threads)
 
 
