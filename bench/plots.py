@@ -20,6 +20,9 @@ from .targets import CHUNK_SIZES  # noqa: E402
 
 _COLOURS = {"MET": "#1a7f37", "MISSED": "#b42318", "INCONCLUSIVE": "#9a6700"}
 _OTHERS = {"obj": "in-process obj tier", "direct": "NIXL direct", "client": "boto3 or obstore"}
+_TICKS = (0.25, 0.5, 1, 2, 4, 8)
+_LOOKUP_TOP_MS = 300_000
+"""Room for the legend."""
 _SERIES = ("#0550ae", "#953800", "#6639ba")
 
 
@@ -40,7 +43,7 @@ def draw(run: dict[str, Any], folder: Path) -> None:
 
 def _targets(rows: list[dict[str, Any]]) -> Figure:
     """How many times better than the bound each figure is; the bar is its interval."""
-    figure, axis = plt.subplots(figsize=(10, 0.27 * len(rows) + 1.2))
+    figure, axis = plt.subplots(figsize=(11, 0.27 * len(rows) + 1.2))
     for place, row in enumerate(reversed(rows)):
         low, middle, high = (_times_better(row, row[name]) for name in ("low", "median", "high"))
         colour = _COLOURS[row["verdict"]]
@@ -48,6 +51,8 @@ def _targets(rows: list[dict[str, Any]]) -> Figure:
         axis.plot([middle], [place], "o", color=colour, markersize=4)
     axis.axvline(1, color="0.3", linewidth=1)
     axis.set_xscale("log")
+    axis.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    axis.minorticks_off()
     axis.set_yticks(range(len(rows)))
     axis.set_yticklabels([_label(row) for row in reversed(rows)], fontsize=7)
     axis.set_ylim(-1, len(rows))
@@ -120,10 +125,11 @@ def _lookups(rows: dict[str, dict[str, Any]]) -> Figure:
             style = "-" if side == "ours" else "--"
             axis.plot(list(known.values()), values, style, marker="o", markersize=4, label=label)
         axis.set_yscale("log")
+        axis.set_ylim(top=_LOOKUP_TOP_MS)
         axis.set_title(f"512 keys, all {case}")
         axis.set_xlabel("latency of the store, ms")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="upper left")
     axes[0].set_ylabel("ms until the prefix is known")
     figure.tight_layout()
     return figure

@@ -1,11 +1,14 @@
-"""What a run becomes: lines and verdicts."""
+"""What a run becomes: lines, verdicts, and the page in the repository."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 from bench.cells import Measured
-from bench.report import lines, record
+from bench.report import PAGE, RECORD, TABLES, lines, record
+from bench.targets import TARGETS
 
 
 def test_each_target_gets_a_line_with_its_verdict():
@@ -23,3 +26,19 @@ def test_each_target_gets_a_line_with_its_verdict():
     assert "160 [160, 161] bytes/key" in text[2]
     assert [row["name"] for row in run["shown"]] == ["ceph-direct-store-1048576"]
     assert json.loads(json.dumps(run)) == run
+
+
+@pytest.fixture(scope="module")
+def run():
+    return json.loads(RECORD.read_text())
+
+
+def test_the_record_has_every_target(run):
+    assert {row["name"] for row in run["rows"]} == set(TARGETS)
+    assert not run["quick"]
+
+
+def test_the_page_says_what_the_record_says(run):
+    page = PAGE.read_text()
+    for name, table in TABLES.items():
+        assert f"<!-- begin {name} -->\n{table(run)}<!-- end {name} -->" in page
