@@ -66,7 +66,7 @@ class Extent:
 
 
 FULL = Extent(10, tuple(CHUNK_SIZES), 96 << 20, 3.0, 6, extras=True)
-QUICK = Extent(5, (1 << 20,), 64 << 20, 1.5, 3, extras=False)
+QUICK = Extent(4, (1 << 20,), 48 << 20, 1.0, 0, extras=False)
 Found = dict[str, Measured]
 
 

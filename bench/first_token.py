@@ -88,7 +88,7 @@ class _Measurement(Proof):
             EngineRun(self.setup, "without", EngineOptions(**options, tier=False)) as plain,
         ):
             self._misses(tiered, plain)
-            for length in HIT_TOKENS:
+            for length in HIT_TOKENS if self.hits else ():
                 self.found.hits[length] = self._hits(tiered, plain, length)
 
     def _misses(self, tiered: EngineRun, plain: EngineRun) -> None:
