@@ -48,11 +48,23 @@ def test_time_without_loads_does_not_count():
     assert pace.allows(load(pace, 16, 0.009, now=1.0, idle=60.0))
 
 
-def test_failed_loads_are_no_measurement_but_their_time_counts():
+def test_failed_loads_count_beside_others_only():
     pace = LoadPace(100 * MIB)
-    now = load(pace, 100, 0.001, now=1.0, size=0)
+    now = load(pace, 100, 30.0, now=1.0, size=0)
+    now = load(pace, 15, 0.009, now=now)
+    assert pace.allows(load(pace, 1, 0.009, now=now))
+    now = load(pace, 15, 0.009, now=now)
+    now = load(pace, 1, 1.0, now=now, size=0)
+    assert not pace.allows(load(pace, 1, 0.009, now=now))
+
+
+def test_what_ends_while_lookups_are_closed_is_not_measured():
+    pace = LoadPace(100 * MIB)
+    now = load(pace, 16, 0.1, now=1.0)
+    now = load(pace, 8, 0.5, now=now)
+    assert not pace.allows(now)
+    now = load(pace, 16, 0.001, now=now + 10.0)
     assert pace.allows(now)
-    assert not pace.allows(load(pace, 16, 0.009, now=now))
 
 
 @pytest.mark.parametrize("seconds", [0.0001, 1000.0])

@@ -37,7 +37,6 @@ from .text import printable, size
 from .wire import build_doctor, build_store
 
 CHUNK_SIZES = (256 << 10, 1 << 20, 8 << 20)
-LOOKUP_KEYS = 512
 MEGABYTE = 1e6
 _VERBS = {"store": JobKind.STORE, "load": JobKind.LOAD}
 
@@ -279,7 +278,7 @@ def _as_json(url: str, results: list[SizeResult]) -> str:
 
 def _as_text(url: str, results: list[SizeResult]) -> str:
     lines = [
-        f"store {printable(url)}, every byte compared",
+        f"store {printable(url)}, every byte that the daemon loads is compared",
         "",
         f"{'chunk':>8}{'chunks':>8}{'store':>12}{'load':>12}   by the same without a daemon",
     ]

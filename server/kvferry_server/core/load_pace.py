@@ -38,6 +38,9 @@ class LoadPace:
         self._running -= 1
         self._seconds += now - self._since
         self._since = now
+        if not self.allows(now) or not (loaded_bytes or self._chunks):
+            self._forget()
+            return
         if not loaded_bytes:
             return
         self._bytes += loaded_bytes
@@ -45,8 +48,12 @@ class LoadPace:
         if self._chunks == _CHUNKS:
             if self._bytes < self._least * self._seconds:
                 self._closed_until = now + _REST_SECONDS
-            self._seconds, self._bytes, self._chunks = 0.0, 0, 0
+            self._forget()
 
     def allows(self, now: float) -> bool:
         """Whether a lookup is worth answering."""
         return now >= self._closed_until
+
+    def _forget(self) -> None:
+        """Begin a measurement: what failed before any load succeeded, or ended late, is none."""
+        self._seconds, self._bytes, self._chunks = 0.0, 0, 0

@@ -163,7 +163,10 @@ class Transfers:
         loaded = status is TransferStatus.OK
         self.load_pace.ended(size if loaded else 0, now)
         if loaded:
-            self._window.load_ended(size, now - attempt.began, attempt.stores, now)
+            stores = (attempt.stores, self.active[JobKind.STORE])
+            self._window.load_ended(size, now - attempt.began, stores, now)
+        else:
+            self._window.load_failed(now)
 
     def cancel(self, session: Session, now: float) -> None:
         """End every queued chunk of a session; running attempts are not retried."""
