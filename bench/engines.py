@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tools.e2e_vllm_matrix import CHECKOUT, ENVIRONMENT, NIXL, PYTEST, overlay
@@ -41,23 +41,16 @@ class Server(Protocol):
 class EngineSeries:
     """Runs of both tiers, in turn; each is what `EngineSide.run` returns."""
 
-    chunk_bytes: int
-    chunks: int
-    runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    runs: dict[str, list[dict[str, Any]]]
 
     def of(self, tier: str, name: str) -> list[float]:
         """One figure of each run."""
         return [float(run[name]) for run in self.runs[tier]]
 
 
-def available() -> bool:
-    """Whether vLLM's environment is there (tools/e2e_vllm_env.py makes it)."""
-    return (ENVIRONMENT / "bin" / "python").exists()
-
-
 def measure(server: Server, chunk_bytes: int, chunks: int, rounds: int) -> EngineSeries:
     """Store, look up and load through vLLM's manager; each tier's first run is not counted."""
-    series = EngineSeries(chunk_bytes, chunks, {"kvferry": [], "obj": []})
+    series = EngineSeries({"kvferry": [], "obj": []})
     with ExitStack() as stack:
         url = f"s3://{server.bucket}/kv"
         served = stack.enter_context(daemon.running(url, server.environment(), OPTIONS))

@@ -66,8 +66,7 @@ class StoreWindow:
 
     def load_failed(self, now: float) -> None:
         """A load is over and says nothing of the store's pace."""
-        self._running -= 1
-        self._last_load = now
+        self._load_over(now)
 
     def load_ended(self, size: int, seconds: float, stores: tuple[int, int], now: float) -> None:
         """Learn from a load that succeeded.
@@ -78,7 +77,7 @@ class StoreWindow:
             stores: that were running when it began and when it ended.
             now: in the same clock as `limit`'s.
         """
-        self.load_failed(now)
+        self._load_over(now)
         if max(stores) <= _CALM_STORES:
             self._calm_times(size).append(seconds)
             if self._window < _CALM_STORES + 1:
@@ -95,6 +94,10 @@ class StoreWindow:
             self._busy.append(seconds / calm)
             if len(self._busy) == _SAMPLE:
                 self._judge(now)
+
+    def _load_over(self, now: float) -> None:
+        self._running -= 1
+        self._last_load = now
 
     def _judge(self, now: float) -> None:
         slowdown = statistics.median(self._busy)
