@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from kvferry_server.adapters import s3_credentials
 from kvferry_server.adapters.s3_credentials import (
     credential_files,
     resolve_credentials,
@@ -201,6 +203,30 @@ def test_a_region_that_cannot_be_right_is_refused(monkeypatch):
         settings_from_environment("bucket")
 
 
+def test_a_region_with_a_line_break_at_its_end_is_refused(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1\n")
+    with pytest.raises(ConfigError, match="AWS_REGION"):
+        settings_from_environment("bucket")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("AWS_ACCESS_KEY_ID", "access key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret key"),
+        ("AWS_SESSION_TOKEN", "session token"),
+    ],
+)
+@pytest.mark.parametrize("text", [f"{SECRET}\n", f" {SECRET}", f"{SECRET}\r", f"{SECRET} more"])
+def test_a_key_with_a_space_or_line_break_is_named_without_echo(monkeypatch, name, words, text):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv(name, text)
+    with pytest.raises(CredentialsUnavailable, match=f"{words} .*space or line break") as caught:
+        resolve_credentials()
+    assert SECRET not in str(caught.value)
+
+
 def test_a_profile_may_say_where_the_store_is(monkeypatch, aws_file):
     aws_file(
         "config",
@@ -231,6 +257,9 @@ def test_the_endpoint_of_s3_wins_over_that_of_all_services(monkeypatch):
         "http://host/bucket",
         "http://host?query",
         f"http://user:{SECRET}@host",
+        "http://host:9000\n",
+        " http://host:9000",
+        "http://ho\tst",
     ],
 )
 def test_an_endpoint_that_cannot_be_right_is_refused_without_echo(monkeypatch, url):
@@ -245,6 +274,17 @@ def test_a_ca_bundle_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match="AWS_CA_BUNDLE"):
         settings_from_environment("bucket")
+
+
+def test_https_needs_no_ca_bundle_and_gets_the_systems(monkeypatch, tmp_path):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    found = settings_from_environment("bucket").ca_bundle
+    assert ssl.create_default_context(cafile=found).get_ca_certs()
+    monkeypatch.setattr(s3_credentials, "_SYSTEM_BUNDLES", (str(tmp_path / "none"),))
+    found = settings_from_environment("bucket").ca_bundle
+    assert ssl.create_default_context(cafile=found).get_ca_certs()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://plain.example")
+    assert settings_from_environment("bucket").ca_bundle == ""
 
 
 def test_nothing_of_the_environment_is_changed(monkeypatch):

@@ -26,6 +26,12 @@ def test_a_certificate_of_the_ca_bundle_is_trusted(preflight, tls):
     assert "TLS" in result.report.steps[0].detail
 
 
+def test_without_a_ca_bundle_boto3_and_nixl_trust_what_the_system_trusts(preflight, tls):
+    result = preflight(tls, AWS_CA_BUNDLE="", SSL_CERT_FILE=tls.ca_bundle)
+    assert result.report.problem == ""
+    assert result.report.ready
+
+
 def test_a_certificate_that_nobody_vouches_for_is_named(preflight, tls):
     result = preflight(tls, AWS_CA_BUNDLE="")
     assert result.report.problem.startswith("endpoint: the certificate of 127.0.0.1 is not trusted")

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
+from botocore.httpsession import get_cert_path
 from botocore.session import Session
 from botocore.utils import validate_region_name
 
@@ -45,6 +46,15 @@ _WHERE = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
     "or give the daemon a role or web identity"
 )
+
+
+_SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Of Debian and its kin, Red Hat and its kin, SUSE, Alpine."""
 
 
 class Resolved(NamedTuple):
@@ -73,8 +83,19 @@ def resolve_credentials() -> Resolved:
         raise CredentialsUnavailable(_explained(error)) from None
     if not (keys.access_key and keys.secret_key):
         raise CredentialsUnavailable(f"the AWS credentials found are empty: {_WHERE}")
+    source = _words(found.method)
+    for words, key in (
+        ("access key", keys.access_key),
+        ("secret key", keys.secret_key),
+        ("session token", keys.token or ""),
+    ):
+        if _has_space(key):
+            raise CredentialsUnavailable(
+                f"the {words} from {source} has a space or line break in it: write it without "
+                "(a secret made with `echo` ends with a line break; `echo -n` writes none)"
+            )
     resolved = Credentials(keys.access_key, keys.secret_key, keys.token or "", _expiry(found))
-    return Resolved(resolved, _words(found.method))
+    return Resolved(resolved, source)
 
 
 def credential_files() -> tuple[Path, ...]:
@@ -102,6 +123,8 @@ def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
 
     `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`,
     `AWS_CA_BUNDLE`; `AWS_PROFILE` and its region, endpoint_url, services and ca_bundle entries.
+    Without a CA bundle it is the system's: each library would look in a place of its own else, and
+    NIXL's only where Red Hat has it.
 
     Raises:
         ConfigError: one of them can't be right; names it.
@@ -124,6 +147,8 @@ def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
             reason="AWS_CA_BUNDLE",
             field="AWS_CA_BUNDLE",
         )
+    if not ca_bundle and not endpoint.startswith("http:"):
+        ca_bundle = _system_bundle()
     return S3Settings(
         bucket=bucket,
         prefix=prefix,
@@ -133,21 +158,36 @@ def settings_from_environment(bucket: str, prefix: str = "") -> S3Settings:
     )
 
 
+def _system_bundle() -> str:
+    """The file of the authorities that the system trusts; without one, that of boto3."""
+    places = (os.environ.get("SSL_CERT_FILE", ""), *_SYSTEM_BUNDLES)
+    return next(
+        (place for place in places if Path(place).is_file()), get_cert_path(verify=True) or ""
+    )
+
+
+def _has_space(text: str) -> bool:
+    return any(each.isspace() or not each.isprintable() for each in text)
+
+
 def _check_region(region: str) -> None:
-    try:
+    with contextlib.suppress(aws.InvalidRegionError):
         validate_region_name(region)
-    except aws.InvalidRegionError:
-        raise ConfigError(
-            f"AWS_REGION: {region!r} is not a region's name; it must look like us-east-1",
-            reason="AWS_REGION",
-            field="AWS_REGION",
-        ) from None
+        if not _has_space(region):  # botocore lets a line break at the end pass
+            return
+    raise ConfigError(
+        f"AWS_REGION: {region!r} is not a region's name; it must look like us-east-1",
+        reason="AWS_REGION",
+        field="AWS_REGION",
+    )
 
 
 def _check_endpoint_url(url: str) -> None:
     """An endpoint has a scheme, a host and nothing else; the text never repeats it."""
     if not url:
         return
+    if _has_space(url):
+        raise _bad_endpoint("it has a space or line break in it")
     try:
         parts = urlsplit(url)
         port = parts.port
