@@ -161,7 +161,14 @@ def test_an_unknown_key_names_itself_the_nearest_and_the_line(tmp_path):
     assert "config.toml:1: unknown key url" in refused(tmp_path, f'url = "{SECRET}"\n')
     assert "did you mean store.url?" in refused(tmp_path, f'url = "{SECRET}"\n')
     assert "config.toml:2: unknown key zebra" in refused(tmp_path, "\n[zebra]\nstripes = 2\n")
+    assert refused(tmp_path, "[limit]\nmax_open_jobs = 5\n").endswith("did you mean [limits]?")
+    assert refused(tmp_path, "[socket]\nmode = 5\n").endswith("did you mean [sockets]?")
     assert "expected a table: [store]" in refused(tmp_path, f'store = "{SECRET}"\n')
+
+
+def test_an_endless_file_is_no_configuration():
+    with pytest.raises(ConfigError, match="more than 1 MiB"):
+        load({"--config": "/dev/zero"}, USER, 1000)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ from kvferry_server.cli.main import COMMANDS
 from tests.cli.harness import environment, kvferry
 
 SECRET = "s3cr3tMARKER"
+KVFERRY = f"{sys.executable} -m kvferry_server.cli"
 
 
 def test_version():
@@ -90,19 +93,6 @@ def test_probing_commands_load_neither_nixl_nor_boto3(command, tmp_path):
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "set()"
-
-
-def test_a_closed_pipe_ends_a_command_without_traceback(tmp_path):
-    pipeline = f"{sys.executable} -m kvferry_server.cli check --json file://{tmp_path}/s | true"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; sleep 0; {pipeline}"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
 
 
 def test_check_of_a_good_directory(tmp_path):
@@ -183,3 +173,74 @@ def test_a_client_only_environment_says_what_is_missing():
     assert done.returncode == 2
     assert "install kvferry[server]" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["version", "completion bash", "--help"])
+def test_a_full_disk_is_one_line(arguments, unbuffered):
+    done = shell(f"{KVFERRY} {arguments} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    said = "kvferry: the output can't be written: No space left on device\n"
+    swallowed = arguments == "--help" and unbuffered  # by argparse
+    assert (done.returncode, done.stderr) == ((0, "") if swallowed else (1, said))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["version", "completion bash", "--help"])
+def test_a_closed_pipe_is_silent(arguments, unbuffered):
+    done = shell(f"(sleep 0.1; {KVFERRY} {arguments}) | true", PYTHONUNBUFFERED=unbuffered)
+    assert done.stderr == ""
+
+
+def test_the_demo_ends_quietly_when_nobody_reads_on():
+    done = shell(f"{KVFERRY} demo | head -n 1")
+    assert done.stdout.startswith("daemon ")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "closed", [">&-", "2>&-", ">&- 2>&- <&-"], ids=["output", "error", "all three"]
+)
+def test_a_closed_stream_is_no_problem(closed):
+    for arguments, status in (("version", 0), ("status --socket-dir /none", 1), ("srve", 2)):
+        done = shell(f"{KVFERRY} {arguments} {closed}")
+        assert done.returncode == status
+        assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_opened_where_a_standard_stream_belongs():
+    program = (
+        "import os, sys; from kvferry_server.cli import streams; streams.open_closed();"
+        "names = [os.readlink(f'/proc/self/fd/{each}') for each in range(3)];"
+        "sys.exit(names != ['/dev/null'] * 3)"
+    )
+    assert shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-').returncode == 0
+
+
+def test_ctrl_c_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        env = environment(
+            AWS_ENDPOINT_URL_S3=endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvferry_server.cli", "check", "s3://bucket/p"],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        asking, _ = mute.accept()
+        with asking:  # it looks at the store now, and waits
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "kvferry: interrupted\n")
+
+
+def shell(line: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line],
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -178,6 +178,12 @@ def test_a_watched_status_in_a_terminal(serve, tmp_path):
         wait_for(lambda: "before" in screen() and "no engine has attached" not in screen())
         type_line(tmux, env, "echo status=$?")
         wait_for(lambda: "status=0" in screen())
+        type_line(tmux, env, f"{watch} &")
+        wait_for(lambda: "no engine has attached" in screen())
+        type_line(tmux, env, "kill $!; wait $!; echo killed=$?")
+        wait_for(lambda: "killed=143" in screen() and "status=0" in screen())
+        flag = [*tmux, "display-message", "-p", "-t", "main", "#{cursor_flag}"]
+        assert subprocess.run(flag, env=env, capture_output=True, check=True).stdout == b"1\n"
     finally:
         subprocess.run([*tmux, "kill-server"], env=env, check=False)
 

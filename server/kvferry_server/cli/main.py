@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Protocol, cast
 
 from kvferry_server.core.errors import ConfigError, KvferryError
 
-from . import logs
+from . import logs, streams
 from .names import nearest
 from .parser import COMMANDS, WRONG_USE, build_parser
 
@@ -45,7 +44,23 @@ def _guess(name: str, known: Sequence[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    streams.open_closed()
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        streams.drop_output()
+    except KeyboardInterrupt:
+        logs.last_words("interrupted")
+    except OSError as error:
+        streams.drop_output()
+        logs.last_words(streams.explain(error))
+    return FAILED
+
+
+def _run(arguments: list[str]) -> int:
     parser = build_parser()
     if not arguments:
         parser.print_help(sys.stderr)
@@ -58,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = args.command.replace("-", "_")
     try:
         command = cast("_Command", importlib.import_module(f"kvferry_server.cli.{module}"))
-        status = command.run(args)
-        sys.stdout.flush()
+        return command.run(args)
     except ConfigError as error:
         logs.last_words(error.message)
         return WRONG_USE
@@ -72,7 +86,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             "kvferry[server] for the daemon and its commands"
         )
         return WRONG_USE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    return status

@@ -68,6 +68,11 @@ a whole configuration file:
 
 All keys with their defaults: docs/configuration.md, or `python -m kvferry_server.cli.reference`."""
 
+_STATUS = """\
+Ask a running daemon for its store, breakers and pauses, its chunks in transfer and in the queues,
+the attached engines, the open jobs and the counters. Counters that are 0 are left out, but for
+--json."""
+
 _STATUS_EXAMPLES = """\
 examples:
   kvferry status
@@ -164,19 +169,29 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG_USE, f"{self.prog}: {unquoted}; see `{self.prog} --help`\n")
 
 
+class _CommandsHelp(argparse.RawDescriptionHelpFormatter):
+    """argparse's, whose first column forgets that commands are indented."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, COMMANDS)) + 2 * self._indent_increment
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = Parser(
         prog="kvferry",
         description=_ABOUT,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_CommandsHelp,
         allow_abbrev=False,
     )
     parser.add_argument(
         "--version", action="version", version=f"kvferry {__version__}", help="print the version"
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
 
     def add(name: str, summary: str, about: str, examples: str = "") -> argparse.ArgumentParser:
         return commands.add_parser(
@@ -196,7 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
     _flag(check, "--config", "FILE", "TOML file that names the store")
     check.add_argument("--json", action="store_true", help="print one JSON object")
     status = add(
-        "status", "show what a running daemon does", "Ask a running daemon.", _STATUS_EXAMPLES
+        "status", "show what a running daemon does", _STATUS, _STATUS_EXAMPLES
     )
     _add_live(status)
     _add_shown(status)

@@ -198,7 +198,7 @@ def _tables(info: admin_pb2.GetServerInfoResponse, snapshot: Snapshot) -> str:
         _table("Lookups, keys since the start", lookups),
         _table("Requests to the store", requests),
         _table("Breakers and switches", breakers),
-        _table("Verified loads", _checks(snapshot)),
+        _table("Loads, how verified", _checks(snapshot)),
     ]
     return f'<section class="grid tables">{"".join(tables)}</section>\n'
 
@@ -233,7 +233,7 @@ def _footer() -> str:
     return (
         "<footer>Read-only. Sessions and jobs: <code>kvferry status</code>. "
         "Switch off and on: <code>kvferry pause</code>, <code>kvferry resume</code>. "
-        '<a href="metrics">metrics</a> <a href="readyz">readyz</a></footer>\n'
+        '<a href="metrics">metrics</a> &middot; <a href="readyz">readyz</a></footer>\n'
     )
 
 

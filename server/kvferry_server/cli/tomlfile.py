@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .options import all_options
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\-\"' ]+?)\s*=")
+_MAX_BYTES = 1 << 20
 _AWS_NAMES = {"aws", "s3", "region", "endpoint", "endpoint_url", "profile", "ca_bundle"}
 
 
@@ -53,14 +55,19 @@ def read_settings(path: Path) -> dict[str, Setting]:
         if key in tables:
             raise _error(f"{source}: {key}: expected a table: [{key}]", key)
         if key not in known:
-            raise _unknown(key, source, known)
+            near = [f"[{name}]" for name in tables] if isinstance(value, dict) else known
+            raise _unknown(key, source, known, near)
         settings[key] = Setting(value, source)
     return settings
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise _error(f"{path}: more than {_MAX_BYTES >> 20} MiB: this is no configuration file")
+        return content.decode()
     except OSError as error:
         raise _error(f"can't read the configuration file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -97,7 +104,7 @@ def _plain(name: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in name.split("."))
 
 
-def _unknown(key: str, source: str, known: set[str]) -> ConfigError:
+def _unknown(key: str, source: str, known: set[str], near: Iterable[str]) -> ConfigError:
     if looks_like_credential(key):
         return _error(
             f"{source}: {key}: credentials don't belong here; remove it and use AWS's standard "
@@ -111,7 +118,7 @@ def _unknown(key: str, source: str, known: set[str]) -> ConfigError:
             "AWS_ENDPOINT_URL_S3, AWS_PROFILE, AWS_CA_BUNDLE",
             key,
         )
-    guess = nearest(key, known) or _same_key_elsewhere(last, known)
+    guess = nearest(key, near) or _same_key_elsewhere(last, known)
     advice = (
         f"did you mean {guess}?"
         if guess

@@ -1,12 +1,14 @@
 """Shows readings of a daemon once, or again and again until Ctrl-C.
 
-Owns the redrawing. An absent daemon is a state to show while watching, and an error otherwise.
+Owns the redrawing, and leaves the terminal as it was. An absent daemon is a state to show while
+watching, and an error otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -38,6 +40,7 @@ def show(read: Callable[[], str], *, watch: bool, as_json: bool) -> int:
     screen = sys.stdout.isatty() and not as_json
     try:
         if screen:
+            signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
             print(_ENTER, end="")
         while True:
             text = _read(read, as_json=as_json)

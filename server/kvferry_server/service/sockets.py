@@ -198,7 +198,7 @@ def _resolve_group(group: str) -> int | None:
         return grp.getgrnam(group).gr_gid
     except KeyError as error:
         raise ConfigError(
-            f"there is no group {group!r} on this system: give its number",
+            f"sockets.group: there is no group {group!r} on this system: make it, or give a number",
             reason="UNKNOWN_GROUP",
             field="sockets.group",
         ) from error
