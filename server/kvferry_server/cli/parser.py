@@ -210,9 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("url", nargs="?", metavar="STORE_URL", help="the store to try")
     _flag(check, "--config", "FILE", "TOML file that names the store")
     check.add_argument("--json", action="store_true", help="print one JSON object")
-    status = add(
-        "status", "show what a running daemon does", _STATUS, _STATUS_EXAMPLES
-    )
+    status = add("status", "show what a running daemon does", _STATUS, _STATUS_EXAMPLES)
     _add_live(status)
     _add_shown(status)
     jobs = add("jobs", "list the jobs of a running daemon", _JOBS, _JOBS_EXAMPLES)
