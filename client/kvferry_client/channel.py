@@ -44,8 +44,8 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.enable_retries", 0),
 )
 
-_inherited: list[grpc.Channel] = []
-"""Channels of the parent process: a forked child may neither use nor destroy them."""
+_left_open: list[grpc.Channel] = []
+"""Never destroyed: the parent process's in a forked child, and those whose thread is missing."""
 
 
 def check_socket_dir(socket_dir: str) -> None:
@@ -100,9 +100,16 @@ class DaemonChannel:
         if channel is not None:
             channel.close()
 
+    def abandon(self) -> None:
+        """Use it no more, and don't close it: to close one without gRPC's thread takes for ever."""
+        with self._lock:
+            if self._channel is not None:
+                _left_open.append(self._channel)
+            self._channel, self._stub, self._closed = None, None, True
+
     def _start_over_in_child(self) -> None:
         # The lock may have been held by a thread that this process doesn't have.
         if self._channel is not None:
-            _inherited.append(self._channel)
+            _left_open.append(self._channel)
         self._lock, self._channel, self._stub = threading.Lock(), None, None
         self._pid = os.getpid()

@@ -11,9 +11,7 @@ A forked child starts over, without its parent's session.
 from __future__ import annotations
 
 import os
-import threading
 import time
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +21,12 @@ from kvferry.v1 import offload_pb2
 from kvferry_client import codec
 from kvferry_client.channel import check_socket_dir
 from kvferry_client.connection import Connection
+from kvferry_client.forks import in_child
 from kvferry_client.poller import Poller
 from kvferry_client.region import check_view
 from kvferry_client.sender import Sender
 from kvferry_client.shared import Config, Shared, logger
+from kvferry_client.starter import Starter
 from kvferry_client.types import JobKind, RequestContext
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ DRAIN_RETRY_SECONDS: Final = 0.1
 DRAIN_LOG_SECONDS: Final = 5.0
 MIN_KEY_BYTES: Final = 5
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _inherited: list[Shared] = []
 """State of the parent process: a forked child may not destroy what gRPC holds in it."""
 
@@ -88,21 +87,12 @@ class Client:
             max_queued_lookup_keys=MAX_QUEUED_LOOKUP_KEYS,
             stall_timeout_s=stall_timeout_s,
         )
-        self._shared = Shared(self._config)
-        _clients.add(self)
+        self._begin()
+        in_child(self, Client._start_over_in_child)
 
     def start(self) -> None:
         """Start connecting in the background. Safe to repeat; the first use does it too."""
-        shared = self._shared
-        if shared.started:
-            return
-        with shared.lock:
-            if not shared.may_start():
-                return
-        bodies = (Connection(shared), Sender(shared), Poller(shared))
-        for body in bodies:
-            name = f"kvferry-{type(body).__name__.lower()}"
-            threading.Thread(target=body.run, name=name, daemon=True).start()
+        self._starter.start()
 
     def store(
         self,
@@ -312,9 +302,14 @@ class Client:
                 DRAIN_RETRY_SECONDS,
             )
 
+    def _begin(self) -> None:
+        shared = self._shared = Shared(self._config)
+        # The connection last: a session needs the other two.
+        self._starter = Starter(shared, Sender(shared), Poller(shared), Connection(shared))
+
     def _start_over_in_child(self) -> None:
         _inherited.append(self._shared)
-        self._shared = Shared(self._config)
+        self._begin()
 
 
 def _admit_job(
@@ -378,11 +373,3 @@ def _is_valid(
 def _keys_fit(keys: tuple[bytes, ...], session: Session) -> bool:
     lengths = set(map(len, keys))
     return min(lengths) >= MIN_KEY_BYTES and max(lengths) <= session.limits.max_key_bytes
-
-
-def _start_clients_over_in_child() -> None:
-    for client in tuple(_clients):
-        client._start_over_in_child()  # noqa: SLF001 - the hook belongs to the class
-
-
-os.register_at_fork(after_in_child=_start_clients_over_in_child)

@@ -5,6 +5,7 @@ Only this thread creates and ends sessions. May import everything but the other 
 
 from __future__ import annotations
 
+import threading
 import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
@@ -46,7 +47,7 @@ class Connection:
                     return
             try:
                 session = self._attach()
-            except (KVFerryClientError, OSError, ValueError) as error:
+            except (KVFerryClientError, OSError, ValueError, RuntimeError) as error:
                 self._note_failure(str(error))
                 with shared.lock:
                     shared.changed.wait_for(lambda: shared.closing, retry)
@@ -57,8 +58,15 @@ class Connection:
             self._serve(session)
 
     def _attach(self) -> Session:
-        """Open a session. Raises KVFerryClientError, OSError or ValueError (released view)."""
+        """Open a session.
+
+        Raises KVFerryClientError, OSError, ValueError (released view), or RuntimeError while
+        this process gets no threads though gRPC needed one.
+        """
         shared, config = self._shared, self._shared.config
+        if shared.lacks_threads:
+            threading.Thread(target=int, name="kvferry-probe", daemon=True).start()
+            shared.lacks_threads = False
         with open_region(config.region_view) as region:
             request = codec.attach_request(
                 region,

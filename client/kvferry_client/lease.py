@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import struct
 import threading
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from kvferry.v1 import lease_pb2
 from kvferry_client.errors import AttachRefusedError, DaemonUnreachableError, ProtocolError
+from kvferry_client.forks import in_child
 
 if TYPE_CHECKING:
     from kvferry.v1 import offload_pb2
@@ -35,7 +34,6 @@ REMIND_SECONDS: Final = 10.0
 logger = logging.getLogger("kvferry_client")
 
 _HEADER: Final = struct.Struct(">I")
-_open_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 class Lease:
@@ -46,7 +44,7 @@ class Lease:
         self._connection = connection
         self._lock = threading.Lock()
         self._ended = False
-        _open_leases.add(self)
+        in_child(self, Lease._drop_in_child)
 
     def attach(
         self, request: offload_pb2.AttachRegionRequest, region: RegionSource
@@ -94,7 +92,7 @@ class Lease:
         """Close a lease that never carried a session; not allowed once attached."""
         self._finish()
 
-    def drop_in_child(self) -> None:
+    def _drop_in_child(self) -> None:
         """Close a forked child's copy of the descriptor, leaving the connection alone."""
         self._lock = threading.Lock()
         self._finish()
@@ -103,7 +101,6 @@ class Lease:
         with self._lock:
             self._ended = True
             self._connection.close()
-        _open_leases.discard(self)
 
     def _receive_frame(self) -> bytes:
         (length,) = _HEADER.unpack(self._receive_exactly(_HEADER.size))
@@ -137,11 +134,3 @@ def connect(socket_dir: str) -> Lease:
         connection.close()
         raise DaemonUnreachableError(f"cannot connect to {path}: {error}") from error
     return Lease(connection)
-
-
-def _drop_leases_in_child() -> None:
-    for lease in tuple(_open_leases):
-        lease.drop_in_child()
-
-
-os.register_at_fork(after_in_child=_drop_leases_in_child)

@@ -104,8 +104,9 @@ class Sender:
             future = session.stub().Lookup.future(
                 request, timeout=max(left, 0.0) + LOOKUP_GRACE_SECONDS
             )
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             self._lookup_failed(session, slices, error)
+            self._not_called(session, error)
             return
         future.add_done_callback(lambda done: self._on_lookup(session, slices, done))
 
@@ -143,8 +144,9 @@ class Sender:
             else:
                 load = offload_pb2.LoadRequest(session=session.ref, jobs=jobs)
                 future = session.stub().Load.future(load, timeout=SEND_TIMEOUT_SECONDS)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             self._batch_unanswered(session, batch, error)
+            self._not_called(session, error)
             return
         with self._shared.lock:
             self._shared.poller_wakeup.notify_all()
@@ -201,6 +203,13 @@ class Sender:
         self._note_failure(session, error)
         if stalled:
             self._shared.give_up(session, f"a request stays unanswered: {describe(error)}")
+
+    def _not_called(self, session: Session, error: Exception) -> None:
+        """End a session whose channel can't be used any more: gRPC got no thread for its calls."""
+        if isinstance(error, RuntimeError):
+            session.channel.abandon()
+            self._shared.lacks_threads = True
+            self._shared.give_up(session, f"gRPC got no thread: {error}")
 
     def _is_ours(self, session: Session, boot_id: str) -> bool:
         if boot_id == session.boot_id:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvferry_client")
 
 _T = TypeVar("_T")
+START_RETRY_SECONDS: Final = 1.0
+"""Shortest time between two attempts to start the threads."""
 NOTICE_SECONDS: Final = 30.0
 """Shortest time between two log lines about jobs that were dropped, or about failed calls."""
 
@@ -105,6 +107,9 @@ class Shared:
         self.attaching: Lease | None = None
         self.started = False
         self.closing = False
+        self._start_at = 0.0
+        self.lacks_threads = False
+        """True from when gRPC got no thread until this process gets one again."""
         self.last_error = ""
         self.counters = zeroed_counters()
         self.lookups = LookupTable(config.max_queued_lookup_keys)
@@ -116,12 +121,21 @@ class Shared:
         self._calls_fail = False
         self._next_failure_line = 0.0
 
-    def may_start(self) -> bool:
-        """Note the start; False if it was before, or never will be; call with the lock held."""
-        if self.started or self.closing:
+    def may_start(self, now: float) -> bool:
+        """Note the start; False if it was before, or not now; call with the lock held."""
+        if self.started or self.closing or now < self._start_at:
             return False
         self.started = True
         return True
+
+    def not_started(self, problem: str, now: float) -> bool:
+        """Take the start back, to be tried again soon; call with the lock held.
+
+        Returns True if it deserves a line.
+        """
+        is_news = problem != self.last_error
+        self.started, self._start_at, self.last_error = False, now + START_RETRY_SECONDS, problem
+        return is_news
 
     @property
     def state(self) -> ClientState:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from kvferry_client.forks import in_child
 from kvferry_client.types import (
     LOADED_OUTCOMES,
     STORED_OUTCOMES,
@@ -141,6 +142,14 @@ class TierLogic:
         """Serve from `client`, which this object starts and closes; `clock` is in seconds."""
         self._client = client
         self._clock = clock
+        self._begin()
+        in_child(self, TierLogic._begin)
+
+    def _begin(self) -> None:
+        """Start with nothing; in a forked child too, whose client numbers its calls anew.
+
+        Its parent's jobs are neither awaited nor reported there: who would know their end?
+        """
         self._verdicts: dict[str, dict[bytes, Verdict]] = {}
         self.waiting: dict[tuple[str, bytes], _Group] = {}
         """Keys that nobody has asked the daemon for yet, by request and KV-cache group."""
@@ -149,6 +158,7 @@ class TierLogic:
         """Open tickets of requests that have not ended."""
         self._jobs: dict[int, _OpenJob] = {}
         self._drained = False
+        """Whether `finished` has to return at once all that is open."""
         self.unknown_results = 0
         """Results of jobs that nobody waits for, since the start."""
         self.lookup_seconds: deque[float] = deque(maxlen=MAX_TIMES)
@@ -182,12 +192,15 @@ class TierLogic:
 
     def flush(self) -> None:
         """Ask for all keys that wait. Called at the step's end and when another group begins."""
-        if not self.waiting:
-            return
-        waiting, self.waiting = self.waiting, {}
-        for (request_id, _), group in waiting.items():
+        while self.waiting:
+            group_id = next(iter(self.waiting))
+            request_id, group = group_id[0], self.waiting.pop(group_id)
             keys = tuple(group.keys)
-            ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
+            try:
+                ticket = self._client.lookup(keys, group.prefix_ordered, group.context)
+            except Exception:
+                self._verdicts[request_id].update(dict.fromkeys(keys, Verdict.MISS))
+                raise
             self._tickets[ticket] = _Ticket(request_id, keys, self._clock())
             self._asking.setdefault(request_id, set()).add(ticket)
 
@@ -237,7 +250,7 @@ class TierLogic:
     def drain(self) -> None:
         """Block until every job has a result for `finished`."""
         self._client.drain()
-        self._drained = True
+        self._drained = bool(self._jobs)
 
     def shutdown(self, timeout_s: float) -> bool:
         """End the session; False if the daemon still holds the region after `timeout_s`."""

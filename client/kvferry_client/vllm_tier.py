@@ -12,7 +12,6 @@ the plugin entry point also "module_path": "kvferry_client.vllm_tier".
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -36,7 +35,9 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from kvferry_client import tier_config, tier_metrics, vllm_compat
 from kvferry_client.client import Client
+from kvferry_client.collector import uncollected
 from kvferry_client.connection import client_version
+from kvferry_client.forks import in_child
 from kvferry_client.identity import Identity
 from kvferry_client.tier import FinishedJob, TierLogic, Verdict
 from kvferry_client.types import ClientState, JobKind, RequestContext
@@ -83,26 +84,6 @@ def _contained(fallback: Callable[..., Any]) -> Callable[[_Method], _Method]:
     return wrap
 
 
-def _uncollected(method: _Method) -> _Method:
-    """Keep Python's cyclic collector out of a short method.
-
-    A pass goes through the young objects of the whole process and takes milliseconds at times.
-    One that becomes due begins at the next allocation after the method.
-    """
-
-    @functools.wraps(method)
-    def uncollected(self: KVFerrySecondaryTierManager, *args: Any) -> Any:  # noqa: ANN401 - any signature
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return method(self, *args)
-        finally:
-            if collects:
-                gc.enable()
-
-    return uncollected  # type: ignore[return-value]
-
-
 class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
     """Stores and loads chunks through a kvferry daemon; see the module's docstring."""
 
@@ -130,11 +111,9 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         if config.enable_kv_events:
             self._enable_events(offloading_spec, tier_type)
         self._faults: set[str] = set()
-        self._failed_submissions: list[JobResult] = []
         self._context = RequestContext()
         self._seed_checked = False
-        self._reported: dict[str, int] = {}
-        self._attached: bool | None = None
+        self._begin()
         spec_config = offloading_spec.config
         self._keeps_epoch = config.after_reset == "keep"
         stride = primary_kv_view.strides[0] if primary_kv_view.strides else 0
@@ -152,8 +131,17 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         )
         self._logic = TierLogic(self._client)
         self._logic.start()
+        in_child(self, KVFerrySecondaryTierManager._begin)
 
-    @_uncollected
+    def _begin(self) -> None:
+        """Have nothing to report; in a forked child too, whose client counts from 0 again."""
+        self._failed_submissions: list[JobResult] = []
+        self._reported: dict[str, int] = {}
+        self._attached: bool | None = None
+        if self._events is not None:
+            self._events = []
+
+    @uncollected
     @_contained(lambda _self, *_args: LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: Any) -> LookupResult:  # noqa: ANN401
         """Tell whether a chunk is in the object store; RETRY until the daemon has answered."""
@@ -161,14 +149,14 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         position = vllm_compat.key_position(req_context, key)
         return _VERDICTS[self._logic.lookup(bytes(key), context, position)]
 
-    @_uncollected
+    @uncollected
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_store(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a store."""
         context = self._context_of(job_metadata.req_context)
         self._logic.submit_store(job_metadata.job_id, *vllm_compat.chunks(job_metadata), context)
 
-    @_uncollected
+    @uncollected
     @_contained(lambda self, job: self._fail_submission(job))
     def submit_load(self, job_metadata: Any) -> None:  # noqa: ANN401 - the type's name varies
         """Queue a load."""
@@ -184,13 +172,13 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             return self._take_finished()
         return ()
 
-    @_uncollected
+    @uncollected
     @_contained(lambda _self: True)
     def has_pending_work(self) -> bool:
         """Keep the engine stepping while jobs or lookups are open."""
         return bool(self._failed_submissions) or self._logic.has_pending_work()
 
-    @_uncollected
+    @uncollected
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return events for chunks that were stored since the last call."""
         events = self._events or []
@@ -198,7 +186,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
             self._events = []
         return events
 
-    @_uncollected
+    @uncollected
     @_contained(lambda _self, *_args: RequestOffloadingContext())
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:  # noqa: ANN401
         """Offload chunk by chunk, vLLM's default."""
@@ -210,7 +198,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
                 logger.warning("%s", warning)
         return RequestOffloadingContext()
 
-    @_uncollected
+    @uncollected
     @_contained(lambda _self, *_args: None)
     def on_request_finished(self, req_context: Any) -> None:  # noqa: ANN401
         """Forget the request's verdicts; its jobs go on."""
@@ -275,7 +263,7 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         values = (client_version(), self._identity.namespace)
         return dict(zip(tier_metrics.CONFIG_INFO, values, strict=True))
 
-    @_uncollected
+    @uncollected
     @_contained(lambda _self: None)
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return what changed since the last call; at first every series, at 0 or more."""
@@ -298,12 +286,12 @@ class KVFerrySecondaryTierManager(SecondaryTierManager):  # type: ignore[misc]
         self._reported, self._attached = totals, attached
         return stats
 
-    @_uncollected
+    @uncollected
     def _take_finished(self) -> list[JobResult]:
         failed, self._failed_submissions = self._failed_submissions, []
         return [*failed, *self._finished()]
 
-    @_uncollected
+    @uncollected
     @_contained(lambda _self: None)
     def _send_lookups(self) -> None:
         self._logic.flush()

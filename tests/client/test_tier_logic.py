@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from kvferry_client import Client, FakeClient, RequestContext
-from kvferry_client.tier import TierLogic, Verdict
+from kvferry_client.tier import MAX_TAKEN, TierLogic, Verdict
 
 from .conftest import Region, eventually, key
 from .scripted import ScriptedDaemon
@@ -190,3 +190,19 @@ def test_drain_leaves_every_result_ready(daemon: ScriptedDaemon, client: Client)
     logic.drain()
     assert sorted(job.job_id for job in logic.finished()) == list(range(5))
     assert not logic.has_pending_work()
+
+
+def test_drain_without_jobs_lets_a_later_burst_in_bit_by_bit(fake: FakeClient) -> None:
+    logic = TierLogic(fake)
+    logic.drain()
+    for number in range(3 * MAX_TAKEN):
+        logic.submit_store(number, [key(number)], [number % 64], A)
+    assert len(logic.finished()) == MAX_TAKEN
+
+
+def test_everything_that_a_drain_ended_comes_at_once(fake: FakeClient) -> None:
+    logic = TierLogic(fake)
+    for number in range(3 * MAX_TAKEN):
+        logic.submit_store(number, [key(number)], [number % 64], A)
+    logic.drain()
+    assert len(logic.finished()) == 3 * MAX_TAKEN
