@@ -25,7 +25,7 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir 
 
 # hadolint ignore=DL3006
 FROM ${BASE}
-ARG VERSION=unknown
+ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="kvferry" \
       org.opencontainers.image.description="vLLM's KV cache in an object store, without the store's keys in vLLM: the daemon." \

@@ -80,3 +80,4 @@ def test_versions_agree() -> None:
         for version in re.findall(r"kvferry(?::|-)(\d+\.\d+\.\d+)", path.read_text(), re.IGNORECASE)
     }
     assert named == {__version__}
+    assert f"\nARG VERSION={__version__}\n" in TEXT  # the label's, unless a build says otherwise

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kvferry_server import __version__
 from tests.support.s3_servers import started
 
 from . import image
@@ -28,6 +29,7 @@ PYTHON = "/opt/kvferry/bin/python"
 GUARD_SECONDS = 120.0
 INTERRUPT_AFTER = 32
 """Objects of 256."""
+LABELS = ("version", "revision")
 OVERFLOW = "[sockets]\nallow_overflow_uid = true\n"
 """Both sides have user namespaces of their own here, so each sees the other as uid 65534."""
 
@@ -52,6 +54,9 @@ def inspect() -> None:
     labels = config["Labels"]
     for name in ("title", "description", "licenses", "version", "revision"):
         require(labels.get(f"org.opencontainers.image.{name}"), f"no OCI label {name}")
+    version, revision = (labels[f"org.opencontainers.image.{name}"] for name in LABELS)
+    require(version == __version__, f"the label says version {version}")
+    print(f"labels    version {version}, revision {revision}")
     print(f"config    user {config['User']}, {image.command(config)}, health {check['Test'][1:]}")
 
 

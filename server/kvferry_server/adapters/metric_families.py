@@ -264,7 +264,7 @@ FAMILIES = (
     Family(
         "rpcs",
         "counter",
-        "Calls that ended, by method and gRPC code.",
+        "Calls that ended, by method and gRPC code. Engines attach and detach without a call.",
         ("method", "code"),
         _each(METHODS, CODES),
     ),

@@ -14,6 +14,7 @@ import array
 import asyncio
 import logging
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -49,8 +50,8 @@ class Lease:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
 
-    def watch(self, on_end: Callable[[], None]) -> None:
-        """Call `on_end` once, when the engine is done."""
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        """Call one of both once: the engine is done and waits for us, or it is gone."""
 
         def readable() -> None:
             try:
@@ -60,9 +61,15 @@ class Lease:
             except OSError as error:
                 _log.debug("lease: %s", error)
             self._loop.remove_reader(self._connection)
-            on_end()
+            (on_loss if self._is_gone() else on_end)()
 
         self._loop.add_reader(self._connection, readable)
+
+    def _is_gone(self) -> bool:
+        """Whether the other end is closed, not just done with writing."""
+        poll = select.poll()
+        poll.register(self._connection, 0)
+        return any(events & select.POLLHUP for _, events in poll.poll(0))
 
     def close(self) -> None:
         """Show end-of-file to the client: nobody touches its memory."""
@@ -170,14 +177,14 @@ class LeaseServer:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        lost = self._sessions.lease_lost
+        sessions = self._sessions
         try:
             _send(connection, lease_pb2.LeaseReply(attached=response))
         except OSError as error:
             _log.info("lease: the client left during its attach: %s", error)
-            lost(session)
+            sessions.lease_lost(session)
         else:
-            lease.watch(lambda: lost(session))
+            lease.watch(lambda: sessions.end(session), lambda: sessions.lease_lost(session))
         return True
 
     async def _read_frame(

@@ -205,7 +205,7 @@ class SessionTable:
         self._runner.end_session(session.session_id)
 
     def lease_lost(self, session: Session) -> None:
-        """The engine's end of the lease is closed: end the session."""
+        """The engine is gone without a word: end the session."""
         if session.ended_at is None:
             self._telemetry.lease_lost()
         self.end(session)
