@@ -15,6 +15,7 @@ from .breaker import Breaker
 from .effects import Abort, Effect, LookupReply, StartProbe
 from .errors import IllegalTransition
 from .events import ProbeFinished, StartLookup
+from .first_wave import FirstWave
 from .load_pace import LoadPace
 from .presence import PresenceTable
 from .types import EngineSettings, LookupGroup, ObjectRef, Presence, VerdictSource
@@ -51,6 +52,8 @@ class _Group:
     """Probes have been asked for up to here."""
     awaited: dict[int, _Probing] = field(default_factory=dict)
     """What the group waits for, by position."""
+    probed: bool = False
+    """One of the verdicts before the cursor comes from a probe."""
 
     @property
     def finished(self) -> bool:
@@ -107,6 +110,7 @@ class Lookups:
         self._load_pace = load_pace
         self._counters = counters
         self._emit = emit
+        self._first_wave = FirstWave(settings.probe_wave)
         self._open: dict[int, _Lookup] = {}
         self._unsent: dict[ObjectRef, _Probing] = {}
         self._sent: dict[ObjectRef, _Probing] = {}
@@ -132,7 +136,7 @@ class Lookups:
                 spec,
                 tuple(ObjectRef(space, key) for key in spec.keys),
                 [None] * len(spec.keys),
-                self._settings.probe_wave if spec.prefix_ordered else len(spec.keys),
+                self._first_wave.keys if spec.prefix_ordered else len(spec.keys),
                 len(spec.keys),
             )
             for spec in event.groups
@@ -279,6 +283,9 @@ class Lookups:
             group.cursor += 1
             if not group.spec.prefix_ordered:
                 continue
+            if verdict[1] is VerdictSource.PROBE and not group.probed:
+                group.probed = True
+                self._first_wave.learn(verdict[0])
             if verdict[0] is not Presence.PRESENT:
                 self._cut(group, group.cursor)
             elif verdict[1] is VerdictSource.PROBE:

@@ -202,7 +202,8 @@ class EngineSettings:
     """How long an object whose load failed for its content counts as absent."""
     max_presence_entries: int = 1_000_000
     probe_wave: int = 32
-    """Keys of a prefix-ordered group probed at first; grows as keys turn out to be present."""
+    """Most keys of a prefix-ordered group probed at first; fewer after absences, and more as keys
+    turn out to be present."""
     max_probing_keys: int = 256
     probe_batch: int = 32
     """Keys in one `StartProbe`."""
