@@ -25,13 +25,6 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir 
 
 # hadolint ignore=DL3006
 FROM ${BASE}
-ARG VERSION=0.1.0
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="kvferry" \
-      org.opencontainers.image.description="vLLM's KV cache in an object store, without the store's keys in vLLM: the daemon." \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/kvferry /opt/kvferry
 COPY --from=build --chown=65532:65532 /empty /run/kvferry
 COPY --from=build --chown=65532:65532 /empty /var/lib/kvferry
@@ -45,6 +38,13 @@ ENV PATH=/opt/kvferry/bin:/usr/local/bin:/usr/bin:/bin \
     KVFERRY_SOCKET_DIR=/run/kvferry/sockets \
     KVFERRY_HTTP_LISTEN=0.0.0.0:9477 \
     KVFERRY_LOG_FORMAT=json
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="kvferry" \
+      org.opencontainers.image.description="vLLM's KV cache in an object store, without the store's keys in vLLM: the daemon." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 65532:65532
 WORKDIR /
 EXPOSE 9477

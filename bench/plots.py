@@ -21,8 +21,8 @@ from .targets import CHUNK_SIZES  # noqa: E402
 _COLOURS = {"MET": "#1a7f37", "MISSED": "#b42318", "INCONCLUSIVE": "#9a6700"}
 _OTHERS = {"obj": "in-process obj tier", "direct": "NIXL direct", "client": "boto3 or obstore"}
 _TICKS = (0.25, 0.5, 1, 2, 4, 8)
-_LOOKUP_TOP_MS = 300_000
-"""Room for the legend."""
+_LOOKUP_MS = (1, 300_000)
+"""Down to what the daemon knows, and up to where the legend has room."""
 _SERIES = ("#0550ae", "#953800", "#6639ba")
 
 
@@ -37,7 +37,9 @@ def draw(run: dict[str, Any], folder: Path) -> None:
     for name, figure in plots.items():
         for kind in ("svg", "png"):
             metadata = {"Date": None} if kind == "svg" else {}
-            figure.savefig(folder / f"{name}.{kind}", dpi=110, metadata=metadata)
+            figure.savefig(
+                folder / f"{name}.{kind}", dpi=110, metadata=metadata, bbox_inches="tight"
+            )
         plt.close(figure)
 
 
@@ -109,23 +111,23 @@ def _lookups(rows: dict[str, dict[str, Any]]) -> Figure:
     known = {prefix: at for prefix, at in places.items() if f"{prefix}known" in rows}
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
     lines = {
-        "absent": (("ours", "absent-default", "kvferry"),),
+        "absent": (("ours", "absent-default", "kvferry", _SERIES[0]),),
         "present": (
-            ("ours", "present-default", "kvferry, none known"),
-            ("ours", "known", "kvferry, known"),
+            ("ours", "present-default", "kvferry, none known", _SERIES[0]),
+            ("ours", "known", "kvferry, known", "#1a7f37"),
         ),
     }
     for axis, (case, ours) in zip(axes, lines.items(), strict=True):
         theirs = (
-            ("theirs", f"{case}-default", "obj tier, 4 threads"),
-            ("theirs", f"{case}-best", "obj tier, 25 threads"),
+            ("theirs", f"{case}-default", "obj tier, 4 threads", _SERIES[1]),
+            ("theirs", f"{case}-best", "obj tier, 25 threads", _SERIES[2]),
         )
-        for side, name, label in (*ours, *theirs):
+        for side, name, label, colour in (*ours, *theirs):
             values = [rows[f"{prefix}{name}"][side] for prefix in known]
-            style = "-" if side == "ours" else "--"
-            axis.plot(list(known.values()), values, style, marker="o", markersize=4, label=label)
+            style = "o-" if side == "ours" else "o--"
+            axis.plot(list(known.values()), values, style, color=colour, label=label, markersize=4)
         axis.set_yscale("log")
-        axis.set_ylim(top=_LOOKUP_TOP_MS)
+        axis.set_ylim(*_LOOKUP_MS)
         axis.set_title(f"512 keys, all {case}")
         axis.set_xlabel("latency of the store, ms")
         axis.grid(alpha=0.3)

@@ -80,7 +80,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "SLO: 99 %. What is missing became a miss: its request was computed anew.",
         ),
         Panel(
-            "Lookup verdicts, time to",
+            "Duration of lookups",
             "s",
             quantiles("rpc_duration_seconds", 'method="Lookup"'),
             "SLO: 99 % within 2 s. A request waits this long before it is computed or loaded.",
@@ -167,7 +167,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{verb}} {{outcome}}": rate("store_requests_total", by="verb, outcome")},
             "What the store charges for.",
         ),
-        Panel("Probes, time of", "s", quantiles("probe_duration_seconds")),
+        Panel("Duration of probes", "s", quantiles("probe_duration_seconds")),
         Panel(
             "Probed keys",
             "ops",
@@ -210,12 +210,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         Panel(
-            "Mapped memory",
+            "Memory",
             "bytes",
             {
+                "resident": f"sum (process_resident_memory_bytes {OF_DAEMONS})",
                 "regions": gauge("region_bytes"),
-                "of dead engines": gauge("dead_engine_bytes"),
+                "regions of dead engines": gauge("dead_engine_bytes"),
             },
+            "Regions' pages that the daemon has touched are resident, too.",
         ),
         Panel(
             "Calls",
@@ -224,19 +226,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Keys in the index", "none", {"keys": gauge("index_entries")}),
         Panel(
-            "CPU and descriptors",
+            "Processor cores in use",
             "none",
-            {
-                "cores": f"sum (rate(process_cpu_seconds_total[$__rate_interval]) {OF_DAEMONS})",
-                "open descriptors / 100": f"sum (process_open_fds {OF_DAEMONS}) / 100",
-            },
+            {"cores": f"sum (rate(process_cpu_seconds_total[$__rate_interval]) {OF_DAEMONS})"},
         ),
-        Panel(
-            "Resident memory",
-            "bytes",
-            {"resident": f"sum (process_resident_memory_bytes {OF_DAEMONS})"},
-            "Regions' pages that the daemon has touched are in it.",
-        ),
+        Panel("Open descriptors", "none", {"descriptors": f"sum (process_open_fds {OF_DAEMONS})"}),
     ),
 }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.fault_server import BUCKET, Fault, FaultServer
 
-from .plots import draw_row
+from .plots import Phase, draw_row
 from .prometheus import RULES
 from .scene import Scene, scene
 
@@ -50,16 +50,20 @@ def expression(query: str) -> str:
     return query.replace("$instance", ".*").replace("$__rate_interval", "10s")
 
 
-def play(on: Scene, server: FaultServer) -> None:
-    """Let every phase pass."""
+def play(on: Scene, server: FaultServer) -> list[Phase]:
+    """Let every phase pass; return when each was."""
+    played = []
     for name, seconds, faults in PHASES:
         print(f"the store is {name} for {seconds:g} s", flush=True)
+        began = time.time()
         server.clear()
         for fault in faults:
             server.add(fault)
         if name == "slow":
             sys_pause(on)
-        time.sleep(seconds)
+        time.sleep(began + seconds - time.time())
+        played.append(Phase(name, began, time.time()))
+    return played
 
 
 def sys_pause(on: Scene) -> None:
@@ -75,14 +79,15 @@ def finite(series: list[dict[str, Any]]) -> int:
     return sum(value != "NaN" for each in series for _, value in each["values"])
 
 
-def check_panels(on: Scene, began: float) -> list[str]:
+def check_panels(on: Scene, phases: list[Phase]) -> list[str]:
     """Ask all queries and draw; return those without data."""
-    empty, now, queries = [], time.time(), 0
+    empty, queries = [], 0
+    began, ended = phases[0].start, phases[-1].end
     PICTURES.mkdir(exist_ok=True)
     for number, panels in enumerate(rows(), 1):
         data = [
             [
-                on.prometheus.query_range(expression(each["expr"]), began, now)
+                on.prometheus.query_range(expression(each["expr"]), began, ended)
                 for each in panel["targets"]
             ]
             for panel in panels
@@ -92,7 +97,7 @@ def check_panels(on: Scene, began: float) -> list[str]:
                 queries += 1
                 if not finite(answer):
                     empty.append(f"{panel['title']}: {query['expr']}")
-        draw_row(panels, data, PICTURES / f"row-{number}.png")
+        draw_row(panels, data, phases, PICTURES / f"row-{number}.png")
     print(f"{queries} dashboard queries, {len(empty)} without data")
     return empty
 
@@ -123,10 +128,8 @@ def main() -> int:
     """Play, ask and draw."""
     subprocess.run(["promtool", "check", "rules", RULES], check=True)
     subprocess.run(["promtool", "test", "rules", RULES.with_suffix(".test.yml")], check=True)
-    began = time.time()
     with FaultServer() as server, scene(BUCKET, server.environment()) as on:
-        play(on, server)
-        problems = check_panels(on, began) + check_rules(on)
+        problems = check_panels(on, play(on, server)) + check_rules(on)
         wrong = sum(each.get("wrong_bytes", 0) for each in on.requests())
         requests = sum(each["requests"] for each in on.requests())
     print(f"{requests} requests of the engine's side, {wrong} wrong chunks")
