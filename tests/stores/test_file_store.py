@@ -165,6 +165,29 @@ def test_an_emptied_store_goes_on(store, root):
     assert load_once(store, new_name()) is TransferStatus.MISSING
 
 
+def test_a_tool_that_removes_empty_directories_makes_nothing_unreachable(store, root):
+    """As `find -empty -delete` does, with which a directory of objects is kept small."""
+    (root / AREA / "kvferry-of-nobody").mkdir()
+    for path in (*(root / AREA).iterdir(), root / AREA):
+        path.rmdir()
+    assert probe_once(store, ["none"]) == [Presence.ABSENT]
+    assert load_once(store, "none") is TransferStatus.MISSING
+
+
+@pytest.mark.parametrize("how", ["a file", "gone", "another directory", "a loop"])
+def test_a_root_that_is_not_what_it_was_is_unreachable(store, root, how):
+    """An unmounted, renamed or broken root: nothing is absent, and every question gets an answer."""
+    shutil.rmtree(root)
+    if how == "a file":
+        root.write_text("a file")
+    elif how == "another directory":
+        root.mkdir()
+    elif how == "a loop":
+        root.symlink_to(root)
+    assert probe_once(store, ["name"]) is None
+    assert load_once(store, "name") is TransferStatus.UNAVAILABLE
+
+
 def test_a_preflight_that_can_not_work_says_why(tmp_path):
     (tmp_path / "store").write_text("a file")
     store = FileSubject(tmp_path).make()

@@ -35,6 +35,8 @@ class Staging:
     def __init__(self, root: Path) -> None:
         area = root / AREA
         area.mkdir(mode=0o700, exist_ok=True)
+        self._root = root
+        self._root_was = root.stat()
         self._numbers = itertools.count(1)
         while True:
             self._directory = area / f"kvferry-{secrets.token_hex(8)}"
@@ -50,8 +52,18 @@ class Staging:
         return f"{self._directory}/{next(self._numbers)}.part"
 
     def exists(self) -> bool:
-        """Whether the directory is still where it was made."""
+        """Whether the directory is still where it was made.
+
+        Raises:
+            OSError: that can't be found out.
+        """
         return _is_open_as(self._directory, self._lock)
+
+    def root_stays(self) -> bool:
+        """Whether the root can be looked at and is the directory that it was."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(self._root.stat(), self._root_was)
+        return False
 
     def close(self) -> None:
         """Remove the directory, unless there are files in it."""

@@ -176,16 +176,16 @@ class FileObjectStore:
         try:
             return (yield from self._write(self._path(name), buffer))
         except OSError as error:
-            return _status(error)
+            return _status(error) if self._is_reachable() else TransferStatus.UNAVAILABLE
 
     def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
         """Part of `ChunkMover`."""
         try:
             return (yield from _read(self._path(name), buffer))
         except OSError as error:
-            if error.errno in _ABSENT and self._is_reachable():
-                return TransferStatus.MISSING
-            return _status(error)
+            if not self._is_reachable():
+                return TransferStatus.UNAVAILABLE
+            return TransferStatus.MISSING if error.errno in _ABSENT else _status(error)
 
     def facts(self, name: str) -> Steps[ObjectFacts | None]:
         """Part of `ChunkMover`."""
@@ -237,7 +237,7 @@ class FileObjectStore:
     def _is_reachable(self) -> bool:
         """Whether a name that is not found is really absent: no unmounted or renamed root."""
         staging = self._staging
-        return staging is not None and staging.exists()
+        return staging is not None and staging.root_stays()
 
     def _path(self, name: str) -> str:
         """Where an object is.
@@ -252,8 +252,9 @@ class FileObjectStore:
 
     def _answer(self, names: Sequence[str], done: ProbeDone) -> None:
         answers = [self._presence(name) for name in names]
+        reachable = self._is_reachable()
         try:
-            done(answers if self._is_reachable() else None)
+            done(answers if reachable else None)
         except Exception:  # the thread's boundary
             _logger.exception("the receiver of a probe's answers failed")
 
