@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from kvferry.v1 import admin_pb2, admin_pb2_grpc
 from kvferry_client import Outcome
 from tests.cli.harness import (
+    COMMAND,
     Daemon,
     attached,
     environment,
@@ -97,6 +99,36 @@ def test_sigterm_as_pid_1_ends_with_0(serve, tool):
     subprocess.run(["kill", "-TERM", first], check=True)
     assert daemon.process.wait(60) == 0, daemon.log
     assert daemon.log.rstrip().endswith("stopped")
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path):
+    """As when the reader of a container's stderr has stopped: the pipe is full."""
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 8_192)
+    command = [*COMMAND, "serve", "--log-level", "debug", "--http-listen", ""]
+    command += ["--socket-dir", str(tmp_path / "run"), "--store-url", (tmp_path / "s").as_uri()]
+    daemon = subprocess.Popen(
+        command, env=environment(), stdout=writing, stderr=writing, start_new_session=True
+    )
+    os.close(writing)
+    try:
+        with attached(tmp_path / "run") as client:
+            for number in range(2 * size // LEAST_LINE_BYTES):
+                client.lookup([key(number)])
+                wait_for(lambda: bool(client.take_lookups()))
+            assert result_of(client, client.store([key(1)], [0])).outcomes == (Outcome.STORED,)
+            os.read(reading, size)
+            wait_for(lambda: b" lines were lost" in os.read(reading, size))
+            daemon.terminate()
+            assert daemon.wait(30) == 0
+    finally:
+        os.close(reading)
+        daemon.kill()
+        daemon.wait()
+
+
+LEAST_LINE_BYTES = 60
+"""Of what the daemon logs of a lookup at level DEBUG."""
 
 
 def test_O01_sigterm_before_anything_is_loaded(tmp_path):

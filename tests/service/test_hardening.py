@@ -74,7 +74,7 @@ def test_the_thread_watches_until_it_is_stopped():
 
 def child(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
 
 
@@ -123,6 +123,18 @@ def test_abort_ends_the_process_with_a_line_in_the_log():
     assert done.returncode == ABORT_STATUS
     assert done.stderr.strip() == "ending at once: a transfer is stuck"
     assert done.stdout == ""
+
+
+def test_abort_ends_the_process_though_its_log_is_stuck():
+    done = child(
+        "import logging, threading\n"
+        "from kvferry_server.adapters.hardening import abort\n"
+        "class Stuck(logging.Handler):\n"
+        "    def emit(self, record): threading.Event().wait()\n"
+        "logging.getLogger().addHandler(Stuck())\n"
+        "abort('a transfer is stuck')\n"
+    )
+    assert done.returncode == ABORT_STATUS
 
 
 def test_the_clock_is_monotonic():

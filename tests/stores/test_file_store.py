@@ -176,7 +176,7 @@ def test_a_tool_that_removes_empty_directories_makes_nothing_unreachable(store, 
 
 @pytest.mark.parametrize("how", ["a file", "gone", "another directory", "a loop"])
 def test_a_root_that_is_not_what_it_was_is_unreachable(store, root, how):
-    """An unmounted, renamed or broken root: nothing is absent, and every question gets an answer."""
+    """An unmounted or broken root: nothing is absent, and every question gets an answer."""
     shutil.rmtree(root)
     if how == "a file":
         root.write_text("a file")

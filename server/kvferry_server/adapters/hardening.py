@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 _PR_SET_DUMPABLE = 4
 ABORT_STATUS = 70
 """Exit status of a crash-only end (EX_SOFTWARE)."""
+_LAST_WORDS_SECONDS = 1.0
 
 
 def forbid_dumps() -> None:
@@ -33,11 +34,22 @@ def forbid_dumps() -> None:
 
 
 def abort(reason: str) -> NoReturn:
-    """End the process at once, without clean-up: its mappings and leases end with it."""
+    """End the process at once, without clean-up: its mappings and leases end with it.
+
+    A log that can't be written, or whose lock a stuck thread holds, doesn't keep it.
+    """
+    try:
+        last_words = threading.Thread(target=_say, args=(reason,), daemon=True)
+        last_words.start()
+        last_words.join(_LAST_WORDS_SECONDS)
+    finally:
+        os._exit(ABORT_STATUS)
+
+
+def _say(reason: str) -> None:
     _log.critical("ending at once: %s", reason)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(ABORT_STATUS)
 
 
 class LoopWatchdog:

@@ -1,7 +1,8 @@
 """The daemon's log: text or JSON lines on standard error.
 
 Owns the handler and its rate limit: of lines that differ in their values only, a few are written in
-a row, then they are counted. Only kvferry's own loggers follow the level, which `SetLogLevel`
+a row, then they are counted. So are lines that nobody takes: a reader of stderr that has stopped
+holds nothing up. Only kvferry's own loggers follow the level, which `SetLogLevel`
 changes at run time: libraries stay at WARNING, since at DEBUG they write request headers, session
 tokens included. Imports the standard library only.
 """
@@ -10,16 +11,21 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import select
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from .text import printable
 
 WINDOW_SECONDS = 10.0
 BURST = 10
+_PIECE_BYTES = select.PIPE_BUF
+"""What a pipe that is ready for writing takes without waiting."""
 
 
 class _TextFormatter(logging.Formatter):
@@ -124,6 +130,54 @@ class _Window:
         return made
 
 
+class StandardError(logging.Handler):
+    """Writes lines, and counts those that it would have to wait for.
+
+    Args:
+        descriptor: of standard error.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._ready = select.poll()
+        self._ready.register(self._descriptor, select.POLLOUT)
+        self._lost = 0
+        self._torn = b""
+        """What ends a line of which only the beginning was taken."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it."""
+        try:
+            self.tell_lost()
+            if self._lost or not self._write(self.format(record)):
+                self._lost += 1
+        except Exception:  # noqa: BLE001 -- as every handler of logging
+            self.handleError(record)
+
+    def tell_lost(self) -> None:
+        """Say how many lines were lost, as soon as somebody reads again."""
+        if self._lost:
+            text = "%d lines were lost, because nobody read standard error"
+            name, level = "kvferry_server.cli.logs", logging.WARNING
+            lost = logging.LogRecord(name, level, __file__, 0, text, (self._lost,), None)
+            if self._write(self.format(lost)):
+                self._lost = 0
+
+    def _write(self, line: str) -> bool:
+        """False if not all of it was taken."""
+        data = self._torn + line.encode(errors="backslashreplace") + b"\n"
+        left = memoryview(data)
+        while left and self._ready.poll(0):
+            try:
+                left = left[os.write(self._descriptor, left[:_PIECE_BYTES]) :]
+            except OSError:
+                break
+        if len(left) < len(data):
+            self._torn = b"\n" if left else b""
+        return not left
+
+
 _limit = RateLimit()
 
 
@@ -131,6 +185,10 @@ def flush() -> None:
     """Write what was counted instead of written. Called every now and then."""
     for record in _limit.summaries():
         logging.getLogger().handle(record)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, StandardError):
+            with handler.lock or nullcontext():
+                handler.tell_lost()
 
 
 def set_up(level: str, form: str) -> None:
@@ -140,7 +198,8 @@ def set_up(level: str, form: str) -> None:
         level: "debug", "info", "warning" or "error", for kvferry's own loggers.
         form: "text" or "json".
     """
-    handler = logging.StreamHandler(sys.stderr)
+    # Without standard error, Python has none.
+    handler = StandardError(sys.stderr.fileno()) if sys.stderr else logging.NullHandler()
     handler.addFilter(_limit)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     root = logging.getLogger()
