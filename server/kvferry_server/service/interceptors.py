@@ -68,6 +68,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._waiting = _Bound("waiting", max_concurrent_rpcs)
         self._lookups = _Bound("lookup", max_concurrent_rpcs)
         self._others = _Bound("other", max_concurrent_rpcs)
+        self._handlers: dict[str, grpc.RpcMethodHandler[Message, Message]] = {}
+        """Wrapped ones, by method: looking one up and wrapping it costs more than a short call."""
 
     async def intercept_service(
         self,
@@ -76,17 +78,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Message, Message]:
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
+        wrapped = self._handlers.get(method)
+        if wrapped is not None:
+            return wrapped
+        handler = await continuation(handler_call_details)
         # None, against gRPC's types, for a method that nobody serves.
         unary = cast("_Behavior | None", getattr(handler, "unary_unary", None))
         if unary is None or not method.startswith(_PREFIX):
             return handler
         parse = cast("_Parse", handler.request_deserializer)
-        return grpc.unary_unary_rpc_method_handler(
+        wrapped = self._handlers[method] = grpc.unary_unary_rpc_method_handler(
             self._wrap(method.rpartition("/")[2], unary, parse),
             response_serializer=handler.response_serializer,
         )
+        return wrapped
 
     def _wrap(
         self, name: str, behavior: _Behavior, parse: _Parse
