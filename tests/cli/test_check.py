@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -312,7 +313,8 @@ def test_a_good_store_in_words(server):
     before = server.keys()
     done = kvferry("check", "s3://kvferry-test/p", env=environment(**server.environment()))
     assert done.status == 0
-    names = [line[6:].partition("  ")[0] for line in done.out.splitlines()[:-1]]
+    found = [line for line in done.out.splitlines()[:-1] if line[0] != " "]  # a slow one has advice
+    names = [line[6:].partition("  ")[0] for line in found]
     assert names == [
         "dns",
         "tcp",
@@ -331,3 +333,16 @@ def test_a_good_store_in_words(server):
     ]
     assert "iB/s on one connection" in done.out
     assert server.keys() == before
+
+
+def test_C05_without_a_region_nixl_asks_no_metadata_service_for_one():
+    """One that does not answer would cost 2 s for each of its agents."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, FaultServer() as server:
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = environment(**server.environment(), AWS_EC2_METADATA_SERVICE_ENDPOINT=place)
+        for name in ("AWS_REGION", "AWS_EC2_METADATA_DISABLED"):
+            env.pop(name, None)
+        assert kvferry("check", f"s3://{server.bucket}/p", env=env).status == 0
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()

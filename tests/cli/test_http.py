@@ -17,7 +17,9 @@ from kvferry_client import Outcome, RequestContext
 from kvferry_server import __version__
 from kvferry_server.adapters.metric_families import FAMILIES
 from kvferry_server.adapters.telemetry import Recorder
+from kvferry_server.cli import http_listener
 from kvferry_server.cli.pages import DaemonPages
+from kvferry_server.core.errors import ConfigError
 from tests.cli.harness import SLOT_BYTES, attached, environment, key, kvferry, result_of, wait_for
 from tests.support.fault_server import Fault
 from tests.support.processes import free_ports
@@ -186,6 +188,18 @@ def test_P05_an_inherited_multiprocess_directory_is_ignored(serve, port, tmp_pat
     assert scrape(port)[series("store_ready")] == 1
     assert list(shared.iterdir()) == [shared / "counter_1.db"]
     assert (shared / "counter_1.db").read_bytes() == b"junk"
+
+
+def test_a_name_with_an_address_that_is_not_here_listens_on_the_next(monkeypatch):
+    """As "localhost" where IPv6 is off."""
+    addresses = ["192.0.2.1", "127.0.0.1"]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, 0)) for each in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with http_listener.bind("localhost", 0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    found.pop()
+    with pytest.raises(ConfigError, match="can't listen on localhost:0: Cannot assign"):
+        http_listener.bind("localhost", 0)
 
 
 def test_P06_a_taken_port_is_one_clear_line(tmp_path, port):

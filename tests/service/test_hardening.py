@@ -88,6 +88,17 @@ def test_no_dumps_and_no_core():
     assert done.stdout.strip() == "0 (0, 0)", done.stderr
 
 
+def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one():
+    done = child(
+        "import resource as r\n"
+        "from kvferry_server.adapters.hardening import allow_descriptors\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 1500))\n"
+        "allow_descriptors()\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    assert done.stdout.strip() == "(1500, 1500)", done.stderr
+
+
 @as_another_user
 @pytest.mark.parametrize(("hardened", "status"), [("no", "0"), ("yes", "1")])
 def test_a_process_of_the_same_uid_cannot_look_into_the_daemon(hardened: str, status: str):

@@ -112,10 +112,18 @@ def test_a_failed_overwrite_keeps_the_file(store, root):
     assert (root / "name").read_bytes() == whole
 
 
-def test_a_failed_store_leaves_no_temporary_file(store, root):
+def test_a_failed_store_leaves_no_temporary_file_and_a_cause_in_the_log(store, root, caplog):
     (root / "file").write_bytes(b"")
     assert store_bytes(store, "file/below", bytes(CHUNK)) is INTERNAL
     assert not list(root.rglob("*.part"))
+    [line] = caplog.messages
+    assert line.startswith(f"can't store in {root}: ")
+    assert line.endswith(": a file is in the way: name another directory in store.url")
+
+
+def test_what_is_missing_makes_no_line(store, caplog):
+    assert load_once(store, "no/such") is TransferStatus.MISSING
+    assert caplog.messages == []
 
 
 def test_stale_temporary_files_are_swept_and_nothing_else(root, tmp_path):

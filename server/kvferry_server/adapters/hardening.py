@@ -33,6 +33,16 @@ def forbid_dumps() -> None:
         raise OSError(code, os.strerror(code))
 
 
+def allow_descriptors() -> None:
+    """Raise the soft limit of open descriptors to the hard one.
+
+    1,024 is a common soft limit; an S3 connection takes two, and while credentials change there are
+    those of the old agents too.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def abort(reason: str) -> NoReturn:
     """End the process at once, without clean-up: its mappings and leases end with it.
 

@@ -176,6 +176,7 @@ class FileObjectStore:
         try:
             return (yield from self._write(self._path(name), buffer))
         except OSError as error:
+            self._complain("store", error)
             return _status(error) if self._is_reachable() else TransferStatus.UNAVAILABLE
 
     def read(self, name: str, buffer: memoryview) -> Steps[TransferStatus]:
@@ -183,9 +184,11 @@ class FileObjectStore:
         try:
             return (yield from _read(self._path(name), buffer))
         except OSError as error:
-            if not self._is_reachable():
-                return TransferStatus.UNAVAILABLE
-            return TransferStatus.MISSING if error.errno in _ABSENT else _status(error)
+            reachable = self._is_reachable()
+            if reachable and error.errno in _ABSENT:
+                return TransferStatus.MISSING
+            self._complain("load", error)
+            return _status(error) if reachable else TransferStatus.UNAVAILABLE
 
     def facts(self, name: str) -> Steps[ObjectFacts | None]:
         """Part of `ChunkMover`."""
@@ -233,6 +236,11 @@ class FileObjectStore:
             if present is not None:
                 present.close()
             return made
+
+    def _complain(self, verb: str, error: OSError) -> None:
+        """Log what the file system said: a chunk's outcome doesn't tell a full disk from others."""
+        advice = meaning(error)[1]
+        _logger.warning("can't %s in %s: %s: %s", verb, self._root, error.strerror, advice)
 
     def _is_reachable(self) -> bool:
         """Whether a name that is not found is really absent: no unmounted or renamed root."""

@@ -234,6 +234,15 @@ def require_plugin(plugin: Plugin) -> None:
         raise _plugin_missing(plugin)
 
 
+def name_region(region: str) -> None:
+    """Tell the S3 SDK a region, unless the environment does: it asks instance metadata else.
+
+    Where nobody answers that takes 2 s for each agent, though an agent's own region is what counts.
+    To be called before the first agent is made, and like all of the SDK's settings for libc only.
+    """
+    ctypes.CDLL(None).setenv(b"AWS_REGION", region.encode(), 0)
+
+
 def _bare_agent(nixl: _Nixl, name: str) -> Any:  # noqa: ANN401 - NIXL ships no types
     config = nixl.api.nixl_agent_config(
         enable_prog_thread=False,

@@ -30,7 +30,13 @@ from kvferry_server.core.types import JobKind, Presence, TransferStatus
 from .integrity import Integrity
 from .nixl_driver import move_and_wait
 from .nixl_generation import Generation, backend_params
-from .nixl_library import REQUESTS_PER_AGENT, NixlAgent, NixlFault, require_plugin
+from .nixl_library import (
+    REQUESTS_PER_AGENT,
+    NixlAgent,
+    NixlFault,
+    name_region,
+    require_plugin,
+)
 from .nixl_steps import Move
 from .s3_rotation import KeySource, Renewed, Rotation, Waiter, Waiting
 from .s3_types import (
@@ -141,6 +147,7 @@ class S3ObjectStore:
         probe_agents: int = 2,
     ) -> None:
         require_plugin("OBJ")
+        name_region(settings.region)
         self._settings = settings
         self._try_store = preflight
         self._inquiry = inquiry

@@ -8,9 +8,11 @@ that moves the chunks. Imports the standard library and core.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -20,6 +22,8 @@ MAX_REQUEST_BYTES = 16 << 10
 MAX_CONNECTIONS = 64
 CONNECTION_SECONDS = 10.0
 _BACKLOG = 64
+_NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""As of ::1 where IPv6 is off; the name may have another address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +47,24 @@ def bind(host: str, port: int) -> socket.socket:
         ConfigError: the address is taken, not this machine's or not allowed.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise _unusable(host, port, error) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise _unusable(host, port, error) from None
-    return listener
+    problem = OSError()
+    for family, kind, protocol, _, address in found:
+        try:
+            with ExitStack() as undo:
+                listener = undo.enter_context(socket.socket(family, kind, protocol))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(address)
+                listener.listen(_BACKLOG)
+                undo.pop_all()
+                return listener
+        except OSError as error:
+            problem = error
+            if error.errno not in _NOT_HERE:
+                break
+    raise _unusable(host, port, problem)
 
 
 def _unusable(host: str, port: int, error: OSError) -> ConfigError:

@@ -40,6 +40,8 @@ def parse_store_url(text: str) -> StoreUrl:
     Raises:
         ConfigError: it is not one; the text says why, without the URL.
     """
+    if not text.isprintable() or text != text.strip():
+        raise _wrong("it has a space at an end, or a line break or other control character in it")
     try:
         parts = urlsplit(text)
     except ValueError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from kvferry_server.adapters.clock import MonotonicClock
-from kvferry_server.adapters.hardening import LoopWatchdog, abort, forbid_dumps
+from kvferry_server.adapters.hardening import LoopWatchdog, abort, allow_descriptors, forbid_dumps
 from kvferry_server.adapters.nixl_library import REQUESTS_PER_AGENT, live_handles
 from kvferry_server.adapters.shm import SharedMemoryMapper
 from kvferry_server.adapters.telemetry import Recorder
@@ -89,6 +89,7 @@ def run_daemon(config: Config, *, debug_attach_by_name: bool) -> NoReturn:
             HttpListener(listener, pages.pages()).start()
 
     forbid_dumps()
+    allow_descriptors()
     server.run(make_ports, config.engine_settings(), settings, on_started)
 
 
