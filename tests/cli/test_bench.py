@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from kvferry_server.cli.bench import _Engine
+from kvferry_server.core.errors import Unavailable
 from tests.cli.harness import environment, kvferry
 from tests.support.s3_servers import started
 
@@ -63,6 +67,13 @@ def test_wrong_use_says_what_to_change(clean, arguments, word):
     done = kvferry("bench", *arguments, env=clean)
     assert done.status == 2
     assert word in done.err
+
+
+def test_an_engine_s_side_that_has_ended_is_named():
+    process = subprocess.Popen(["true"], stdin=PIPE, stdout=PIPE, text=True)
+    process.wait()
+    with process, pytest.raises(Unavailable, match="the engine's side ended"):
+        _Engine(process, 1).keys("name")
 
 
 def test_a_store_that_is_gone_is_one_line(clean):

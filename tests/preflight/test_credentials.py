@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import ssl
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,6 +158,36 @@ def test_a_refusal_by_the_token_service_is_told_by_its_code(sts):
     service.status, service.error_text = 400, SECRET
     token.write_text(SECRET)
     assert "InvalidIdentityToken" in failure()
+
+
+def credential_process(aws_file, program: str, profile: str = "default") -> None:
+    script = f"import json, os, time; {program}"
+    lines = f'credential_process = {sys.executable} -c "{script}"\n'
+    aws_file("config", f"[{profile}]\n{lines}")
+
+
+def test_a_credential_process_that_never_ends_is_ended(aws_file, monkeypatch):
+    monkeypatch.setattr(s3_credentials, "PROCESS_SECONDS", 0.5)
+    credential_process(aws_file, "time.sleep(600)")
+    assert failure() == "credential_process does not end within 0.5 s: try it by hand"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_credential_process_does_not_see_what_is_set_for_nixl(aws_file):
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"AWS_MAX_ATTEMPTS_OF_TEST", b"1", 1)
+    key = "os.environ.get('AWS_MAX_ATTEMPTS_OF_TEST', 'unset')"
+    credential_process(
+        aws_file,
+        f"print(json.dumps(dict(Version=1, AccessKeyId={key}, SecretAccessKey='s')))",
+    )
+    try:
+        found = resolve_credentials()
+    finally:
+        libc.unsetenv(b"AWS_MAX_ATTEMPTS_OF_TEST")
+    assert found.credentials.access_key.reveal() == "unset"
+    assert found.source == "credential_process"
 
 
 def silent_metadata_service(monkeypatch) -> socket.socket:

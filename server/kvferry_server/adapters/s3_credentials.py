@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from botocore import credentials as providers
 from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
@@ -55,6 +57,40 @@ _SYSTEM_BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 """Of Debian and its kin, Red Hat and its kin, SUSE, Alpine."""
+
+
+PROCESS_SECONDS = 30.0
+"""For the program that `credential_process` names; botocore would wait for ever."""
+
+
+class _Program:
+    """One that ended in time, and saw nothing of what is set for NIXL's SDK alone."""
+
+    def __init__(self, command: list[str], stdout: int, stderr: int) -> None:
+        environ, limit = dict(os.environ), PROCESS_SECONDS
+        try:
+            done = subprocess.run(  # noqa: S603 - the operator's own
+                command, env=environ, stdout=stdout, stderr=stderr, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CredentialsUnavailable(
+                f"credential_process does not end within {limit:g} s: try it by hand"
+            ) from None
+        self.returncode = done.returncode
+        self._printed = (done.stdout, done.stderr)
+
+    def communicate(self) -> tuple[bytes, bytes]:
+        """What it printed, on standard output and standard error."""
+        return self._printed
+
+
+class _ProcessProvider(providers.ProcessProvider):
+    def __init__(self, profile_name: str, load_config: Callable[[], Any]) -> None:
+        super().__init__(profile_name, load_config, _Program)
+
+
+# botocore takes a program's class from its caller, but passes none on through its own chain.
+providers.ProcessProvider = _ProcessProvider  # type: ignore[assignment,misc]
 
 
 class Resolved(NamedTuple):

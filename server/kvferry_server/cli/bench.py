@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,9 +209,14 @@ class _Engine:
         process = self._process
         if process.stdin is None or process.stdout is None:
             raise Unavailable("the engine's side has no streams", reason="BENCH")
-        process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
+        line = ""
+        try:
+            process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
         answer = json.loads(line) if line else {"error": "the engine's side ended"}
         if "error" in answer:
             raise Unavailable(printable(answer["error"]), reason="BENCH")
