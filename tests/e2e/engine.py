@@ -45,13 +45,13 @@ def build(request: dict[str, Any]) -> AsyncLLM:
         "secondary_tiers": request["tiers"],
         "step_times": request["step_times"],
     }
-    arguments = {"max_model_len": 2048, "max_num_batched_tokens": 2048} | request["arguments"]
+    defaults = {"max_model_len": 2048, "max_num_batched_tokens": 2048, "enforce_eager": True}
+    arguments = defaults | request["arguments"]
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=request["model"],
             skip_tokenizer_init=True,
             max_num_seqs=4,
-            enforce_eager=True,
             enable_prefix_caching=True,
             disable_log_stats=False,
             seed=0,

