@@ -96,8 +96,8 @@ OPERATING = (
         "B11",
         "P06: a taken port is one clear line",
         CLI + "http_listener.py",
-        "        listener.listen(_BACKLOG)\n    except OSError as error:",
-        "        listener.listen(_BACKLOG)\n    except PermissionError as error:",
+        "                return listener\n        except OSError as error:",
+        "                return listener\n        except PermissionError as error:",
         "tests/cli/test_http.py::test_P06_a_taken_port_is_one_clear_line",
     ),
     Mutant(
