@@ -233,6 +233,7 @@ def test_a_wrong_value_names_its_key_and_what_is_expected(tmp_path, text, expect
         (f"s3://bucket/{SECRET}\n", "line break"),
         ("file:///sr\tv", "line break"),
         (" s3://bucket", "space"),
+        (f"s3://bucket/{'p' * 513}", "513 characters, and the limit is 512"),
         ("s3://", "bucket"),
         ("s3://[", "file:///directory"),
         ("file://relative/x", "three slashes"),

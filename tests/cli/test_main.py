@@ -184,6 +184,13 @@ def test_a_full_disk_is_one_line(arguments, unbuffered):
     assert (done.returncode, done.stderr) == ((0, "") if swallowed else (1, said))
 
 
+def test_what_the_terminal_has_no_letter_for_is_escaped(tmp_path):
+    url = (tmp_path / "ü").as_uri()
+    done = kvferry("check", url, env=environment(PYTHONIOENCODING="ascii"))
+    assert (done.status, done.err) == (0, "")
+    assert "\\xfc" in done.out
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", ["version", "completion bash", "--help"])
 def test_a_closed_pipe_is_silent(arguments, unbuffered):

@@ -147,3 +147,21 @@ def test_a_full_or_read_only_disk_is_one_clear_refusal(
     monkeypatch.setattr(os, call, fails)
     with pytest.raises(ConfigError, match="Read-only file system"):
         prepare(socket_dir)
+
+
+@pytest.mark.parametrize("name", ["kvferry.sock", "admin.sock", "lease.sock"])
+def test_a_file_system_that_takes_no_socket_is_one_clear_refusal(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    directory = SocketDirectory(ServerSettings(socket_dir))
+    refused = pytest.raises(ConfigError, match=f"can't hold {name}: its file system is full")
+    with refused, directory.binding(name):
+        raise RuntimeError("Failed to bind to address")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "chmod", fails)
+    refused = pytest.raises(ConfigError, match=f"can't hold {name}: No space left on device")
+    with refused, directory.binding(name):
+        pass

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import cast
 
 from kvferry_server.core.errors import ConfigError
 
@@ -88,6 +89,8 @@ class HttpListener:
         self._listener = listener
         self._pages = pages
         self._connections = 0
+        self._reading: dict[asyncio.Task[None], None] = {}
+        """Connections without a whole request yet, the oldest first."""
 
     def start(self) -> None:
         """Answer from now on."""
@@ -103,23 +106,32 @@ class HttpListener:
         await server.serve_forever()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         self._connections += 1
+        self._reading[task] = None
+        if self._connections > MAX_CONNECTIONS:
+            oldest = next(iter(self._reading))
+            del self._reading[oldest]
+            oldest.cancel()
         try:
-            if self._connections <= MAX_CONNECTIONS:
-                async with asyncio.timeout(CONNECTION_SECONDS):
-                    await self._answer(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(CONNECTION_SECONDS):
+                await self._answer(reader, writer, task)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the peer went away or dawdles; it gets no answer
         finally:
+            self._reading.pop(task, None)
             self._connections -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             page, head_only = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
         else:
+            self._reading.pop(task, None)
             page, head_only = await self._page(request)
         more = "".join(f"{name}: {value}\r\n" for name, value in page.headers)
         head = (

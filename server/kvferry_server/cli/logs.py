@@ -198,8 +198,7 @@ def set_up(level: str, form: str) -> None:
         level: "debug", "info", "warning" or "error", for kvferry's own loggers.
         form: "text" or "json".
     """
-    # Without standard error, Python has none.
-    handler = StandardError(sys.stderr.fileno()) if sys.stderr else logging.NullHandler()
+    handler = StandardError(sys.stderr.fileno())
     handler.addFilter(_limit)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     root = logging.getLogger()

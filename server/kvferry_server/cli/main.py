@@ -45,6 +45,7 @@ def _guess(name: str, known: Sequence[str]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     streams.open_closed()
+    streams.write_anything()
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))

@@ -13,6 +13,7 @@ from kvferry_server.core.errors import ConfigError
 
 _COMPONENT = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+MAX_PREFIX_CHARS = 512
 _SHAPE = "it must look like file:///directory or s3://bucket/prefix"
 
 
@@ -78,6 +79,11 @@ def _s3_url(parts: SplitResult) -> S3Url:
             "the bucket must have 3 to 255 characters out of [A-Za-z0-9._-]: s3://bucket/prefix"
         )
     path = parts.path.removeprefix("/").removesuffix("/")
+    if len(path) > MAX_PREFIX_CHARS:
+        raise _wrong(
+            f"the prefix has {len(path)} characters, and the limit is {MAX_PREFIX_CHARS}: S3 takes "
+            "names of 1,024 bytes, and a chunk's own part needs the rest"
+        )
     components = path.split("/") if path else []
     for component in components:
         if component in {"", ".", ".."}:

@@ -6,6 +6,7 @@ Imports the standard library only.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
@@ -23,6 +24,12 @@ def open_closed() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(_ERROR, "w")
+
+
+def write_anything() -> None:
+    """Write as an escape what the terminal's encoding does not have, as standard error does."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:

@@ -74,14 +74,24 @@ class SocketDirectory:
         admin.sock is the daemon's own uid's (and root's) alone.
 
         Until then the directory's mode keeps others out, whatever the umask.
+
+        Raises:
+            ConfigError: the file system refused.
         """
         path = self.path / name
-        yield path
         admin = name == ADMIN_SOCKET
-        path.chmod(ADMIN_MODE if admin else self._mode)
-        if self.gid is not None and not admin:
-            os.chown(path, -1, self.gid)
-        status = path.lstat()
+        try:
+            yield path
+            path.chmod(ADMIN_MODE if admin else self._mode)
+            if self.gid is not None and not admin:
+                os.chown(path, -1, self.gid)
+            status = path.lstat()
+        except OSError as error:
+            raise self._refusal(f"can't hold {name}: {error.strerror}") from error
+        except RuntimeError as error:  # gRPC's
+            raise self._refusal(
+                f"can't hold {name}: its file system is full or read-only, or takes no sockets"
+            ) from error
         self._published[path] = (status.st_dev, status.st_ino)
 
     def bind_lease(self) -> socket.socket:
