@@ -32,6 +32,9 @@ _AWAKE_PACE_SECONDS = 0.5
 _GROWTH = 3
 """A prefix whose keys are all present is asked for in 32, 128, 512 keys: each round four times as
 many, without a pause between the rounds."""
+_AWAITED_PER_PROBING = 2
+"""Keys of one unordered group that may wait, per key that may be probed at once: enough to keep the
+probes busy, and no more, so that a huge group holds up neither other lookups nor the event loop."""
 _MAX_UNSENT_PER_PROBING = 1024
 """Keys that may wait for a probe, per key that may be probed at once."""
 
@@ -111,6 +114,7 @@ class Lookups:
         self._counters = counters
         self._emit = emit
         self._first_wave = FirstWave(settings.probe_wave)
+        self._most_awaited = settings.max_probing_keys * _AWAITED_PER_PROBING
         self._open: dict[int, _Lookup] = {}
         self._unsent: dict[ObjectRef, _Probing] = {}
         self._sent: dict[ObjectRef, _Probing] = {}
@@ -136,7 +140,7 @@ class Lookups:
                 spec,
                 tuple(ObjectRef(space, key) for key in spec.keys),
                 [None] * len(spec.keys),
-                self._first_wave.keys if spec.prefix_ordered else len(spec.keys),
+                self._first_wave.keys if spec.prefix_ordered else self._most_awaited,
                 len(spec.keys),
             )
             for spec in event.groups
@@ -188,6 +192,8 @@ class Lookups:
         """
         for lookup in [v for v in self._open.values() if v.deadline <= now]:
             self._counters["lookups_expired"] += 1
+            for group in lookup.groups:
+                self._look_up_rest(group, now)
             self._give_up(lookup)
         oldest = next(iter(self._probes.values()), None)
         age = 0.0 if oldest is None else awake - oldest.awake_at
@@ -328,12 +334,21 @@ class Lookups:
 
     def _fail_unsent(self, now: float) -> None:
         """Answer UNKNOWN for everything that can't be probed now."""
-        unsent, self._unsent = self._unsent, {}
-        self._deliver([(probing, _CUTOFF) for probing in unsent.values()], now)
+        while self._unsent:
+            unsent, self._unsent = self._unsent, {}
+            self._deliver([(probing, _CUTOFF) for probing in unsent.values()], now)
 
     def _reply_if_done(self, lookup: _Lookup) -> None:
         if lookup.lookup_id in self._open and all(g.finished for g in lookup.groups):
             self._reply(lookup)
+
+    def _look_up_rest(self, group: _Group, now: float) -> None:
+        """Fill in what is known of an unordered group's keys that were not asked for yet."""
+        if not group.spec.prefix_ordered:
+            for at in range(group.frontier, len(group.refs)):
+                known = self._presence.get(group.refs[at], now)
+                if known is not None:
+                    group.verdicts[at] = (known, VerdictSource.INDEX)
 
     def _give_up(self, lookup: _Lookup) -> None:
         for group in lookup.groups:
