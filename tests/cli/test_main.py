@@ -223,6 +223,12 @@ def test_nothing_is_opened_where_a_standard_stream_belongs():
     assert shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-').returncode == 0
 
 
+def test_a_socket_directory_of_odd_bytes_is_named_harmlessly():
+    done = shell(f"{KVFERRY} status --socket-dir $'/none/\\xff\\x1b[31m'")
+    assert done.returncode == 1
+    assert r"no daemon listens at /none/\udcff\x1b[31m/admin.sock" in done.stderr
+
+
 def test_ctrl_c_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"

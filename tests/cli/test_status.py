@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
 
+import pytest
+
 from kvferry.v1 import admin_pb2, types_pb2
+from kvferry_server.cli import watch
 from kvferry_server.cli.status_text import render
 from tests.cli.harness import COMMAND, attached, environment, key, kvferry, result_of, wait_for
 from tests.support.fault_server import Fault
@@ -155,3 +159,12 @@ def test_a_clock_that_runs_behind_shows_no_negative_times():
     server = admin_pb2.GetServerInfoResponse(version="1")
     server.start_time.FromSeconds(int(time.time()) + 100)
     assert "up 0 s" in render(server, [], [], time.time())
+
+
+@pytest.mark.parametrize("columns", [1, 5, 10, 11, 20, 21, 80])
+def test_a_watched_status_fits_into_any_terminal(columns):
+    text = "store     file:///a/long/name/of/a/directory: ready (one file per object, no fsync)"
+    drawn = re.sub(r"\x1b\[[HKJ]", "", watch.fitted(text, columns, 1000))
+    assert all(len(line) <= columns for line in drawn.splitlines())
+    assert "".join(drawn.split()) == "".join(text.split())
+    assert len(watch.fitted(text, columns, 2).splitlines()) <= 2

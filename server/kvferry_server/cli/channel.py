@@ -5,6 +5,7 @@ Owns the channel's settings and the words for its failures. Imports core, grpc a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ def open_channel(socket: Path) -> Iterator[grpc.Channel]:
         ("grpc.enable_http_proxy", 0),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ]
-    with grpc.insecure_channel(f"unix:{quote(str(socket))}", options) as channel:
+    with grpc.insecure_channel(f"unix:{quote(os.fsencode(socket))}", options) as channel:
         yield channel
 
 
@@ -40,6 +41,7 @@ def explained(socket: Path) -> Iterator[None]:
         Unavailable: no daemon answers there.
         FailedPrecondition: it answers with another error.
     """
+    name = printable(str(socket))
     try:
         yield
     except grpc.RpcError as error:
@@ -48,11 +50,11 @@ def explained(socket: Path) -> Iterator[None]:
             raise Unavailable(_absent(socket), reason="NO_DAEMON") from None
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise Unavailable(
-                f"the daemon at {socket} does not answer within {CALL_SECONDS:g} s",
+                f"the daemon at {name} does not answer within {CALL_SECONDS:g} s",
                 reason="NO_ANSWER",
             ) from None
         raise FailedPrecondition(
-            f"the daemon at {socket} answers {code.name}: {printable(error.details() or '')}",
+            f"the daemon at {name} answers {code.name}: {printable(error.details() or '')}",
             reason=code.name,
         ) from None
 
@@ -67,6 +69,6 @@ def _absent(socket: Path) -> str:
     else:
         why = "nobody answers at the socket, or it may not be opened by this user"
     return (
-        f"no daemon listens at {socket} ({why}); start one with `kvferry serve`, or name its "
-        "directory with --socket-dir or KVFERRY_SOCKET_DIR"
+        f"no daemon listens at {printable(str(socket))} ({why}); start one with "
+        "`kvferry serve`, or name its directory with --socket-dir or KVFERRY_SOCKET_DIR"
     )

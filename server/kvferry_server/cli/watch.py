@@ -44,7 +44,9 @@ def show(read: Callable[[], str], *, watch: bool, as_json: bool) -> int:
             print(_ENTER, end="")
         while True:
             text = _read(read, as_json=as_json)
-            print(_fitted(text) if screen else text, end="" if screen else "\n", flush=True)
+            if screen:
+                text = fitted(text, *shutil.get_terminal_size())
+            print(text, end="" if screen else "\n", flush=True)
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return 0
@@ -60,9 +62,8 @@ def _read(read: Callable[[], str], *, as_json: bool) -> str:
         return json.dumps({"error": error.message}) if as_json else f"{error.message}; waiting"
 
 
-def _fitted(text: str) -> str:
+def fitted(text: str, columns: int, rows: int) -> str:
     """The text over the last one, without flicker and without scrolling."""
-    columns, rows = shutil.get_terminal_size()
     lines = [piece for line in text.splitlines() for piece in _wrapped(line, columns)]
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
@@ -70,5 +71,6 @@ def _fitted(text: str) -> str:
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
-    """The line in pieces that fit; the further ones are indented."""
-    return textwrap.wrap(line, columns, subsequent_indent=_INDENT, drop_whitespace=False) or [""]
+    """The line in pieces that fit; the further ones are indented if there is room for it."""
+    indent = _INDENT if columns > 2 * len(_INDENT) else ""
+    return textwrap.wrap(line, columns, subsequent_indent=indent, drop_whitespace=False) or [""]
