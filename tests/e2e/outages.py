@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from . import step_times
 from .engine_client import FRESH_NUMBER, EngineRun, Load
-from .proof import CHUNKS, PROMPTS, Proof, cold_tokens, small_engine
+from .proof import PROMPTS, Proof, cold_tokens, small_engine
 
 if TYPE_CHECKING:
     from .engine_client import Answer
@@ -81,9 +81,7 @@ class DaemonOutages(Proof):
     def _appears(self, engine: EngineRun) -> None:
         self.start_daemon()
         self.wait_until(lambda: self._sessions() == 1, "the engine attached its region")
-        fill = engine.ask(Load(PROMPTS))
-        self.check_tokens(fill.tokens, self._expected, "the cold run's while chunks are stored")
-        self.wait_stored(CHUNKS * len(PROMPTS))
+        self.store_all(engine, self._expected)
         used = engine.ask(Load(PROMPTS))
         loaded = self.loaded()
         self.check(loaded > 0, f"the daemon is used: it loaded {loaded} chunks")
@@ -173,9 +171,7 @@ class StoreOutage(Proof):
             self.pod.ask("start_store")
             self.pod.ask("wait_ready")
             self.say("S3 is there, the daemon is ready")
-            fill = engine.ask(Load(PROMPTS))
-            self.check_tokens(fill.tokens, expected, "the cold run's while chunks are stored")
-            self.wait_stored(CHUNKS * len(PROMPTS))
+            self.store_all(engine, expected)
             used = engine.ask(Load(PROMPTS))
             loaded = self.loaded()
             self.check(loaded > 0, f"the store is used: the daemon loaded {loaded} chunks")

@@ -7,15 +7,11 @@ halves of a chunk lie in one slot; a new engine process finds what an earlier on
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar
 
 from .engine_client import EngineRun, Load
 from .proof import CHUNKS, FULL_TOKENS, PROMPTS, Proof, cold_tokens, small_engine
 
-MAX_ROUNDS = 4
-"""What is not stored for lack of a core is stored when it is computed again."""
-ROUND_SECONDS = 5.0
 REPLICAS_DONE = (
     "two data-parallel replicas share one daemon; every full chunk that the first stored was a hit "
     "for the second, and the tokens are a cold run's"
@@ -68,13 +64,7 @@ class Workers(Proof):
         self.start_daemon()
         options = small_engine(arguments=arguments, cores="0|1", yielding=True)
         with EngineRun(self.setup, "first", options) as engine:
-            for _ in range(MAX_ROUNDS):
-                first = engine.ask(Load(PROMPTS))
-                self.check_tokens(first.tokens, expected, "the cold run's while chunks are stored")
-                time.sleep(ROUND_SECONDS)
-                if self.stored() == CHUNKS * len(PROMPTS):
-                    break
-            self.wait_stored(CHUNKS * len(PROMPTS))
+            self.store_all(engine, expected)
         with EngineRun(self.setup, "second", options) as engine:
             second = engine.ask(Load(PROMPTS))
         hits = second.cached_tokens
