@@ -86,6 +86,13 @@ def test_every_alert_has_a_section_of_the_runbook(alert: dict[str, Any]) -> None
     assert alert["annotations"]["summary"]
 
 
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_no_alert_shows_a_number_with_fifteen_digits(alert: dict[str, Any]) -> None:
+    for text in alert["annotations"].values():
+        shown = re.findall(r"{{ \$value(.*?)}}", text)
+        assert all(each.startswith((" | humanize", " | printf")) for each in shown), text
+
+
 def test_the_runbook_has_no_section_too_many() -> None:
     titles = re.findall(r"^## (Kvferry\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert sorted(titles) == sorted(each["alert"] for each in alerts())
