@@ -203,3 +203,20 @@ def test_a_store_that_fails_requests_is_blamed_for_it(clean, s3, fault, said):
     assert done.status == 1
     assert said in done.err
     assert "`kvferry check` tries it" in done.err
+
+
+@pytest.mark.parametrize("command", [["demo"], ["bench", "--pairs", "2", "--megabytes", "1"]])
+def test_modules_of_the_current_directory_are_none_of_its_own(clean, tmp_path, command):
+    for name in ("grpc", "secrets", "kvferry_client", "kvferry_server"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    python, _, *module = COMMAND
+    done = subprocess.run(
+        [python, "-P", "-m", *module, *command],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

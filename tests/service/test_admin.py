@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kvferry.v1 import admin_pb2, offload_pb2, offload_pb2_grpc, types_pb2
 from kvferry_server.core.ports import Preflight
+from kvferry_server.service import store_check
 
 from .fakes import MemoryStore
 from .harness import GUARD_SECONDS, SLOT, World, attach_request, running, wait_for
@@ -204,3 +205,15 @@ def test_health_turns_to_not_serving_on_stop(socket_dir: Path):
         wait_for(lambda: stub.Check(check).status == health_pb2.HealthCheckResponse.NOT_SERVING)
         client.outcomes(1)
         client.poll(0)
+
+
+def test_a_preflight_that_does_not_end_is_told(socket_dir: Path, monkeypatch, caplog):
+    monkeypatch.setattr(store_check, "SLOW_SECONDS", 0.1)
+    store = MemoryStore()
+    store.preflight_gate.clear()
+    with running(socket_dir, store=store) as world:
+        wait_for(lambda: "does not end" in info(world).store.problem)
+        assert "memory://: the preflight does not end" in caplog.text
+        store.preflight_gate.set()
+        world.ready()
+        assert info(world).store.problem == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
@@ -293,6 +294,17 @@ def test_a_view_that_is_still_alive_keeps_region_and_lease(world: World):
     assert not client.at_end_of_file(0.3)
     assert _mapped(client.region)
     view.release()
+    assert client.at_end_of_file(GUARD_SECONDS)
+    assert not _mapped(client.region)
+
+
+def test_a_region_is_unmapped_though_no_thread_can_be_started(world: World, monkeypatch):
+    async def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    client = world.attach()
+    monkeypatch.setattr(asyncio, "to_thread", none_left)
+    client.connection.shutdown(socket.SHUT_WR)
     assert client.at_end_of_file(GUARD_SECONDS)
     assert not _mapped(client.region)
 

@@ -231,7 +231,7 @@ def _engine_side(sockets: Path, trial: _Trial) -> Iterator[_Engine]:
         "chunks": trial.result.chunks,
         "chunk_bytes": trial.result.chunk_bytes,
     }
-    command = [sys.executable, "-m", "kvferry_client.bench", json.dumps(settings)]
+    command = [sys.executable, "-P", "-m", "kvferry_client.bench", json.dumps(settings)]
     with subprocess.Popen(  # noqa: S603 - a module of ours
         command,
         stdin=subprocess.PIPE,

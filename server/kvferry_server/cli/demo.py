@@ -89,7 +89,7 @@ class Interrupts:
 
 def _run_in(directory: Path, store_url: str, interrupts: Interrupts) -> int:
     sockets = directory / SOCKETS
-    engine = [sys.executable, "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
+    engine = [sys.executable, "-P", "-m", "kvferry_client.demo", "--socket-dir", str(sockets)]
     log_file = directory / "daemon.log"
     with log_file.open("w+") as log, own_daemon(sockets, store_url, log) as daemon:
         url = wait_ready(daemon, sockets / ADMIN_SOCKET, log, interrupts)
@@ -144,7 +144,7 @@ def own_daemon(sockets: Path, store_url: str, log: IO[str]) -> Iterator[subproce
     """A daemon that knows no setting but these."""
     config = sockets.parent / "config.toml"
     config.write_text('[integrity]\ncatalog_directory = ""\n')
-    command = [sys.executable, "-m", "kvferry_server.cli", "serve", "--config", str(config)]
+    command = [sys.executable, "-P", "-m", "kvferry_server.cli", "serve", "--config", str(config)]
     command += ["--store-url", store_url, "--socket-dir", str(sockets), "--http-listen", ""]
     command += ["--log-level", "warning"]
     with child(command, log) as daemon:

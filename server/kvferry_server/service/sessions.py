@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -264,7 +264,7 @@ class SessionTable:
         """Unmap off the loop, since a large munmap takes long; then end the lease."""
         while True:
             try:
-                await asyncio.to_thread(session.region.close)
+                await _off_the_loop(session.region.close)
             except BufferError:
                 await asyncio.sleep(_UNMAP_RETRY_SECONDS)
             else:
@@ -285,6 +285,14 @@ class SessionTable:
             server_version=__version__,
             features=sorted(FEATURES.intersection(request.features)),
         )
+
+
+async def _off_the_loop(work: Callable[[], None]) -> None:
+    """On a thread; here, if the system allows no further one."""
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:
+        work()
 
 
 def _overlap(one: FileRange, other: FileRange) -> bool:

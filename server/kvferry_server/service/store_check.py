@@ -16,6 +16,12 @@ _log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0
+SLOW_SECONDS = 60.0
+"""Longer than any wait of a preflight."""
+_SLOW = (
+    "the preflight does not end: see whether DNS and AWS's credential sources answer, and whether "
+    "the system allows enough threads (the pids limit of the container)"
+)
 
 
 class StoreCheck:
@@ -39,7 +45,11 @@ class StoreCheck:
     async def run(self) -> Preflight:
         """One preflight now; logs its outcome if that is news."""
         async with self._one_at_a_time:
-            found = await asyncio.to_thread(self._store.preflight)
+            running = asyncio.ensure_future(asyncio.to_thread(self._store.preflight))
+            if not (await asyncio.wait({running}, timeout=SLOW_SECONDS))[0]:
+                self.problem = "" if self.ready else _SLOW
+                _log.error("store %s: %s", self._store.url, _SLOW)
+            found = await running
         if found.ready:
             if not self.ready or self.problem:
                 _log.info("store %s: ready: %s", self._store.url, found.settings)
