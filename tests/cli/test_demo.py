@@ -85,6 +85,14 @@ def test_an_interrupted_demo_leaves_nothing(clean, tmp_path, moment, number):
     assert "Traceback" not in out.read_text()
 
 
+def test_a_store_of_ones_own_keeps_the_objects_and_the_demo_says_so(clean, tmp_path):
+    done = kvferry("demo", "--store-url", f"file://{tmp_path}/mine", env=clean)
+    assert done.status == 0
+    assert len([*(tmp_path / "mine").glob("demo-*/**/*.bin")]) == 256
+    assert "what was stored is below demo-* in the store" in done.out.splitlines()[-1]
+    assert "what was stored" not in kvferry("demo", env=clean).out
+
+
 def test_a_store_that_loses_what_it_was_given_fails_the_demo(clean, s3):
     s3.add(Fault(method="PUT", key="*demo-*", discard=True))
     done = kvferry("demo", "--store-url", f"s3://{s3.bucket}/p", env=clean | s3.environment())

@@ -33,6 +33,7 @@ START_SECONDS = 30.0
 STOP_SECONDS = 40.0
 NEEDED_BYTES = 264 << 20
 """256 chunks of 1 MiB, and what else a file system needs for them."""
+_LEFT = "what was stored is below demo-* in the store: delete it, or let it expire"
 _PAUSE_SECONDS = 0.1
 SOCKETS = "run"
 
@@ -54,10 +55,14 @@ def run(args: argparse.Namespace) -> int:
         with temporary_directory() as directory:
             url = args.store_url or (directory / "store").as_uri()
             _check_space(url, "--store-url" if args.store_url else "TMPDIR")
-            return _run_in(directory, url, interrupts)
+            status = _run_in(directory, url, interrupts)
     except Interrupted:
-        print("\ninterrupted; nothing is left behind", file=sys.stderr)
+        left = _LEFT if args.store_url else "nothing is left behind"
+        print(f"\ninterrupted; {left}", file=sys.stderr)
         return 1
+    if args.store_url:
+        print(f"objects   {_LEFT}")
+    return status
 
 
 class Interrupted(Exception):

@@ -99,7 +99,7 @@ exit status: 0 fine, 2 wrong use or configuration, else the class of the first p
 _DEMO = """\
 Start a daemon on a store in a temporary directory, attach a shared-memory region from a
 second process, store 256 chunks of 1 MiB, wipe the region, look up, load, and compare every
-byte. Leaves nothing behind."""
+byte. Leaves nothing behind, but the 256 objects in the store that --store-url names."""
 
 _PAUSE = """\
 Stop stores, loads or both at once, without a restart of daemon or engine. What is queued is shed,
