@@ -64,8 +64,9 @@ object stores. Last run: {date}, nixl-cu12 {nixl}.
 
 `checksum required` sends a checksum only where S3 insists on one; `checksum supported` is the AWS
 SDK's own default and sends one with every upload. A server that is not in the table is likely to
-work if the preflight passes; AWS itself, whose default is tried in the other order, has not been
-tested.
+work if the preflight passes. AWS itself, whose default is tried in the other order, has not been
+tested; moto in its place, under AWS's own names and with https, needs a region and keys only
+([test](../tests/preflight/test_aws_names.py)).
 
 `localbucket` accepts few connections at a time and drops the others, so that a daemon with its
 default limits sees failures: the demo failed in three of three runs. With

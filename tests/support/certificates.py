@@ -11,12 +11,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed_certificate(address: str) -> tuple[bytes, bytes]:
-    """Certificate and key in PEM, for an IP address, valid for a day."""
+def self_signed_certificate(address: str, *names: str) -> tuple[bytes, bytes]:
+    """Certificate and key in PEM, for an IP address and host names, valid for a day."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kvferry test")])
     now = dt.datetime.now(dt.UTC)
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    alternative = x509.SubjectAlternativeName(
+        [x509.IPAddress(ipaddress.ip_address(address)), *map(x509.DNSName, names)]
+    )
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
