@@ -119,7 +119,8 @@ class SocketsOptions:
             "107 bytes.",
             env="KVFERRY_SOCKET_DIR",
             flag="--socket-dir",
-            default_doc="`/run/kvferry`, or `$XDG_RUNTIME_DIR/kvferry` for another user than root",
+            default_doc="`/run/kvferry`; for another user than root `$XDG_RUNTIME_DIR/kvferry`, or "
+            "`run` in the state directory without that variable",
         ),
     )
     mode: str = option(

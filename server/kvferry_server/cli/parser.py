@@ -245,7 +245,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_SOCKETS = "(default: /run/kvferry for root, else $XDG_RUNTIME_DIR/kvferry)"
+_SOCKETS = (
+    "(default: /run/kvferry for root, else $XDG_RUNTIME_DIR/kvferry, or "
+    "~/.local/state/kvferry/run where XDG_RUNTIME_DIR is unset)"
+)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -37,6 +37,8 @@ url = "s3://bucket/prefix"
   CA bundle come from AWS's own variables and files: `AWS_PROFILE`, `AWS_REGION`,
   `AWS_ENDPOINT_URL_S3`, `AWS_CA_BUNDLE`, `~/.aws/credentials`, a web identity, ...
 * Times are in seconds and sizes in bytes, as plain numbers.
+* The state directory is `/var/lib/kvferry` for root and `$XDG_STATE_HOME/kvferry` for other users,
+  `~/.local/state/kvferry` where that variable is unset.
 * `kvferry serve --debug-attach-by-name` is a flag only: it lets clients attach shared memory by
   name over gRPC, for debugging.
 """
