@@ -175,7 +175,7 @@ class EngineSettings:
     """Chunks in transfer at once; not above what the object store really runs."""
     max_queued_store_bytes: int = 4 << 30
     """Bytes of queued store chunks over all sessions; excess is SHED."""
-    max_keys_per_request: int = 65_536
+    max_keys_per_request: int = 8_192
     max_jobs_per_request: int = 4_096
     max_bytes_per_request: int = 64 << 30
     max_key_bytes: int = 128
