@@ -27,14 +27,21 @@ def first_waves(w, *verdicts):
 
 def test_absences_make_it_smaller_and_a_presence_larger():
     w = world()
-    assert first_waves(w, *[ABSENT] * 7) == [32, 16, 8, 4, 2, 1, 1]
+    absent = first_waves(w, *[ABSENT] * 8)
+    assert absent == [32, 32, 16, 8, 4, 2, 1, 1]
     assert first_waves(w, *[PRESENT] * 5) == [1, 4, 16, 32, 32]
+
+
+def test_a_single_absence_changes_nothing():
+    w = world()
+    assert first_waves(w, *[ABSENT, PRESENT] * 3) == [32] * 6
+    assert first_waves(w, ABSENT, UNKNOWN, ABSENT, UNKNOWN) == [32, 32, 32, 16]
 
 
 def test_it_does_not_grow_beyond_its_bound():
     wave = FirstWave(10)
-    wave.learn(ABSENT)
-    wave.learn(PRESENT)
+    for first in (ABSENT, ABSENT, PRESENT):
+        wave.learn(first)
     assert wave.keys == 10
 
 
@@ -42,7 +49,7 @@ def test_failures_known_keys_and_keys_without_order_teach_nothing():
     w = world()
     assert first_waves(w, UNKNOWN, UNKNOWN) == [32, 32]
     w.learn("a", ABSENT)
-    assert first_waves(w, UNKNOWN) == [16]
+    assert first_waves(w, ABSENT, UNKNOWN) == [32, 16]
     w.start_lookup("a")
     w.start_lookup("bc", prefix=False)
     w.probed(ABSENT)
@@ -51,9 +58,9 @@ def test_failures_known_keys_and_keys_without_order_teach_nothing():
 
 def test_a_prefix_teaches_once_by_the_first_key_that_was_probed():
     w = world()
-    assert first_waves(w, ABSENT, ABSENT) == [32, 16]
+    assert first_waves(w, ABSENT, ABSENT, ABSENT) == [32, 32, 16]
     assert first_waves(w, [PRESENT] + [ABSENT] * 7, UNKNOWN) == [8, 32]
     w.learn("a", PRESENT)
     w.start_lookup("abc")
     w.probed([ABSENT, ABSENT])
-    assert first_waves(w, UNKNOWN) == [16]
+    assert first_waves(w, ABSENT, UNKNOWN) == [32, 16]
