@@ -14,13 +14,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import google.protobuf, grpc
-from kvferry.v1 import admin_pb2_grpc, lease_pb2, offload_pb2, offload_pb2_grpc
+from kvferry.v1 import admin_pb2_grpc, lease_pb2, offload_pb2, offload_pb2_grpc, types_pb2
 import kvferry_client
 from kvferry_client import codec
 request = codec.lookup_request(offload_pb2.LookupRequest().session, [], 1.5)
 assert offload_pb2.LookupRequest.FromString(request.SerializeToString()).timeout.seconds == 1
+reply = lease_pb2.LeaseReply(attached=offload_pb2.AttachRegionResponse(boot_id="b"))
+assert lease_pb2.LeaseReply.FromString(reply.SerializeToString()) == reply
+offload_pb2_grpc.OffloadServiceStub(grpc.insecure_channel("unix:/nowhere"))
+assert types_pb2.SessionRef.DESCRIPTOR.fields_by_name["token"].GetOptions().debug_redact
 print(google.protobuf.__version__, grpc.__version__)
 """
+FIRST_WHEELS = {(3, 11): "1.62", (3, 12): "1.62", (3, 13): "1.66"}
+"""The oldest grpcio that is installed without a compiler, by Python, if it's not too old for us."""
 
 
 def bounds() -> tuple[str, str, str]:
@@ -37,7 +43,8 @@ def test_G18_imports_under_the_ends_of_the_range(tmp_path: Path, end: str) -> No
     oldest, too_new, oldest_grpcio = bounds()
     wanted = [f"protobuf<{too_new}", "grpcio"]
     if end == "oldest":
-        wanted = [f"protobuf=={oldest}", f"grpcio~={oldest_grpcio}.0"]
+        grpcio = max(oldest_grpcio, FIRST_WHEELS[sys.version_info[:2]])
+        wanted = [f"protobuf=={oldest}", f"grpcio~={grpcio}.0"]
     venv.create(tmp_path / "v", with_pip=False, symlinks=True)
     python = str(tmp_path / "v" / "bin" / "python")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
