@@ -104,7 +104,7 @@ OPERATING = (
         "B12",
         "P06: a killed daemon's successor gets the port at once",
         CLI + "http_listener.py",
-        "        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n",
+        "                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n",
         "",
         "tests/cli/test_http.py::test_P06_a_restart_after_a_kill_gets_its_port_at_once",
     ),
@@ -152,7 +152,7 @@ OPERATING = (
         "B18",
         "G03: the sockets' mode is set, whatever the umask",
         SERVICE + "sockets.py",
-        "        path.chmod(ADMIN_MODE if admin else self._mode)\n",
+        "            path.chmod(ADMIN_MODE if admin else self._mode)\n",
         "",
         "tests/service/test_peers.py"
         "::test_G03_group_members_attach_and_others_are_refused_whatever_the_umask",
