@@ -20,6 +20,8 @@ from .sandbox import CHECKOUT, ENGINE_UID, SOCKET_DIR, Mounts, engine_command, p
 
 ANSWER_SECONDS = 900.0
 END_SECONDS = 60.0
+YIELDING_LOOKUP_SECONDS = 30.0
+"""A client that yields may not get a core for the usual two."""
 FRESH_NUMBER = 20_000
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -151,9 +153,12 @@ class EngineSetup:
 
     def command(self, options: EngineOptions) -> list[str]:
         """The engine's command line, container included."""
+        tier: dict[str, Any] = {"type": "kvferry", "socket_dir": str(SOCKET_DIR)}
+        if options.yielding:
+            tier["lookup_timeout_s"] = YIELDING_LOOKUP_SECONDS
         request = {
             "model": str(self.model),
-            "tiers": [{"type": "kvferry", "socket_dir": str(SOCKET_DIR)}] if options.tier else [],
+            "tiers": [tier] if options.tier else [],
             "cpu_bytes": options.cpu_bytes,
             "step_times": options.step_times,
             "arguments": options.arguments,
