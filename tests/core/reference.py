@@ -96,8 +96,7 @@ class Reference:
     settings: EngineSettings
     owner_of: Callable[[int], int]
     """Id of the job whose chunk a transfer moves: jobs may agree in key and slot."""
-    parallel: int = 0
-    ahead: int = 0
+    capacity: int = 0
     ready: bool = False
     stopping: bool = False
     paused: dict[JobKind, bool] = field(default_factory=lambda: dict.fromkeys(JobKind, False))
@@ -122,7 +121,7 @@ class Reference:
     _expected: tuple[Admission, ...] = ()
 
     def __post_init__(self) -> None:
-        self.parallel = self.settings.max_active_chunks
+        self.capacity = self.settings.max_active_chunks
 
     def take(
         self, event: Event, done: list[Effect], now: float, before: Sequence[Event] = ()
@@ -182,8 +181,7 @@ class Reference:
             case events.StoreReadiness():
                 self.ready = event.ready
             case events.Capacity():
-                self.parallel = min(event.max_active_chunks, self.settings.max_active_chunks)
-                self.ahead = min(event.ahead, self.settings.max_active_chunks - self.parallel)
+                self.capacity = min(event.max_active_chunks, self.settings.max_active_chunks)
             case events.SetPaused():
                 for kind, value in ((JobKind.STORE, event.stores), (JobKind.LOAD, event.loads)):
                     if value is not None:
@@ -306,7 +304,7 @@ class Reference:
         assert self.ready
         assert not self.paused[start.kind]
         assert start.transfer_id not in self.running
-        assert len(self.running) < self.parallel + self.ahead
+        assert len(self.running) < self.capacity
         assert start.attempt <= self.settings.max_attempts
         assert now < job.deadline
         for other, owner, *_ in self.running.values():

@@ -24,7 +24,6 @@ class MemoryStore:
 
     url = "memory://"
     max_active_chunks = 8
-    ahead = 0
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

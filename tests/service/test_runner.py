@@ -39,7 +39,6 @@ class ManualClock:
 class RecordingStore:
     url = "recording://"
     max_active_chunks = 8
-    ahead = 0
 
     def __init__(self) -> None:
         self.transfers: list[tuple[str, memoryview, Callable[[TransferStatus], None]]] = []

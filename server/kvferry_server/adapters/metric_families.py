@@ -169,11 +169,7 @@ FAMILIES = (
         "NIXL's transfer handles that are not released. Between its transfers a chunk has none, a "
         "preflight has one.",
     ),
-    Family(
-        "max_active_chunks",
-        "gauge",
-        "Chunks that can be in transfer at once, small ones ahead included.",
-    ),
+    Family("max_active_chunks", "gauge", "Chunks that can be in transfer at once."),
     Family(
         "oldest_active_seconds",
         "gauge",

@@ -41,7 +41,6 @@ from .stored_checksums import ObjectFacts
 _BACKEND_PARAMS = {"ios_pool_size": "16", "kernel_queue_size": "16"}
 """Small: the kernel's asynchronous I/O slots are counted over the whole machine."""
 _PREFLIGHT_BYTES = 70_001
-_AHEAD_PER_THREAD = 7
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _HOPELESS = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR})
@@ -104,11 +103,6 @@ class FileObjectStore:
     def max_active_chunks(self) -> int:
         """One for each thread."""
         return self._threads
-
-    @property
-    def ahead(self) -> int:
-        """A small chunk is over before the loop has had a turn."""
-        return _AHEAD_PER_THREAD * self._threads
 
     def transfer(
         self,

@@ -177,11 +177,6 @@ class S3ObjectStore:
         """25 for each transfer agent."""
         return REQUESTS_PER_AGENT * self._agents
 
-    @property
-    def ahead(self) -> int:
-        """None: behind a request that hangs they would come near the hard deadline."""
-        return 0
-
     def transfer(
         self,
         kind: JobKind,

@@ -26,8 +26,7 @@ class LimitsOptions:
     max_inflight_chunks: int = option(
         _ENGINE.max_active_chunks,
         Option(
-            "Chunks in transfer at once, never more than the store really runs; small ones (below "
-            "512 KiB) that wait for a thread of a file store included.",
+            "Chunks in transfer at once, never more than the store really runs.",
             unit="chunks",
             minimum=1,
             maximum=10_000,

@@ -141,7 +141,9 @@ class Engine:
                 self._transfers.set_ready(ready=event.ready)
                 self._update_lookups()
             case events.Capacity():
-                self._transfers.places.offered(event.max_active_chunks, event.ahead)
+                self._transfers.capacity = min(
+                    self.settings.max_active_chunks, event.max_active_chunks
+                )
             case events.SetPaused():
                 self._set_paused(event)
             case events.Stop():
@@ -182,8 +184,8 @@ class Engine:
 
     @property
     def capacity(self) -> int:
-        """Most chunks in transfer at once, small ones ahead included."""
-        return self._transfers.places.most
+        """Most chunks in transfer at once."""
+        return self._transfers.capacity
 
     @property
     def oldest_active_seconds(self) -> float:

@@ -116,11 +116,9 @@ class StoreReadiness:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many chunks the object store really runs at once."""
+    """How many chunks and probe keys the object store really runs at once."""
 
     max_active_chunks: int
-    ahead: int = 0
-    """Small chunks that it takes beyond those."""
 
 
 @dataclass(frozen=True, slots=True)

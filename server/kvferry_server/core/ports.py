@@ -55,10 +55,6 @@ class ObjectStore(Protocol):
     def max_active_chunks(self) -> int:
         """Transfers that really run at once: so many may be open at a time."""
 
-    @property
-    def ahead(self) -> int:
-        """Small chunks that may be open beyond those, so that it goes on at once."""
-
     def transfer(
         self,
         kind: JobKind,

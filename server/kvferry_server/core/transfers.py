@@ -15,7 +15,6 @@ from .breaker import Breaker
 from .effects import Abort, Effect, StartTransfer
 from .errors import IllegalTransition
 from .load_pace import LoadPace
-from .places import Places
 from .presence import PresenceTable
 from .queues import PRUNE_SLACK, TransferQueue
 from .states import ENDINGS, SUCCESS, ChunkEvent, ChunkState, next_state
@@ -77,7 +76,7 @@ class Transfers:
         self._unfinished_jobs = 0
         self._awake = 0.0
         self._last_step: float | None = None
-        self.places = Places(settings.max_active_chunks)
+        self.capacity = settings.max_active_chunks
         self.active = dict.fromkeys(JobKind, 0)
         self.queued = dict.fromkeys(JobKind, 0)
         self.queued_store_bytes = 0
@@ -121,8 +120,8 @@ class Transfers:
     def pump(self, now: float) -> None:
         """Start what may start, end what is refused by now, and forget what is done with."""
         self._drop_refused(now)
-        while len(self._active) < (places := self.places.now()):
-            most_stores = self._window.limit(places, now)
+        while len(self._active) < self.capacity:
+            most_stores = self._window.limit(self.capacity, now)
             chunk = self._queue.pop(self.active[JobKind.STORE], most_stores)
             if chunk is None:
                 break
@@ -150,7 +149,6 @@ class Transfers:
         del self._active[transfer_id]
         chunk = attempt.chunk
         self.active[kind] -= 1
-        self.places.left(chunk.job.session.spec.slot_bytes)
         chunk.job.session.active_chunks -= 1
         self._note_health(kind, status, now, trial=attempt.trial)
         known = self._note_presence(chunk, status, now)
@@ -295,7 +293,6 @@ class Transfers:
         self._active[self._last_transfer_id] = Attempt(chunk, now, self._awake, stores, trial=trial)
         self.queued[kind] -= 1
         self.active[kind] += 1
-        self.places.taken(job.session.spec.slot_bytes)
         job.session.active_chunks += 1
         if kind is JobKind.STORE:
             self.queued_store_bytes -= job.session.spec.slot_bytes

@@ -161,7 +161,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             problem=cut(self._check.problem),
             read_breaker=_breaker(breakers[JobKind.LOAD]),
             write_breaker=_breaker(breakers[JobKind.STORE]),
-            max_active_chunks=self._runner.engine.capacity,
+            max_active_chunks=self._store.max_active_chunks,
         )
 
 

@@ -54,7 +54,7 @@ class StoreCheck:
             if not self.ready or self.problem:
                 _log.info("store %s: ready: %s", self._store.url, found.settings)
             self.settings = found.settings
-            self._runner.send(Capacity(self._store.max_active_chunks, self._store.ahead))
+            self._runner.send(Capacity(self._store.max_active_chunks))
             self._runner.send(StoreReadiness(ready=True))
             self.ready = True
         elif found.problem != self.problem:
